@@ -1,0 +1,133 @@
+package wire
+
+// The messages of this file travel only between the broker and a bridge that
+// it started, each as one packet of a SOCK_SEQPACKET socketpair, without a
+// length prefix.
+
+// DescriptorName names one descriptor of Configure.
+type DescriptorName string
+
+// Descriptors of a session. The pipe ends are the bridge's own; those of files
+// are separate open file descriptions where two names point at one file,
+// because a description that is spliced into or out of may be used for nothing
+// else.
+const (
+	// FDStdin is the write end of the agent's standard input. It is absent
+	// when input was closed before.
+	FDStdin DescriptorName = "stdin"
+	// FDStdout and FDStderr are the read ends of the agent's output.
+	FDStdout DescriptorName = "stdout"
+	FDStderr DescriptorName = "stderr"
+	// FDExit is the read end of the pipe that gets the exit status.
+	FDExit DescriptorName = "exit"
+	// FDListener is the session's listening socket.
+	FDListener DescriptorName = "listener"
+	// FDStdoutSpool and FDStderrSpool take the output by splice(2); their file
+	// offsets are the positions of the streams.
+	FDStdoutSpool DescriptorName = "stdoutSpool"
+	FDStderrSpool DescriptorName = "stderrSpool"
+	// FDStdoutRead and FDStderrRead read and punch the same files.
+	FDStdoutRead DescriptorName = "stdoutRead"
+	FDStderrRead DescriptorName = "stderrRead"
+	// FDIndex holds the index of records.
+	FDIndex DescriptorName = "index"
+	// FDInputSplice is read by splice(2) into FDStdin; its file offset is how
+	// much input was delivered.
+	FDInputSplice DescriptorName = "inputSplice"
+	// FDInputData writes the same file, by pwrite(2).
+	FDInputData DescriptorName = "inputData"
+	// FDControlLog holds the control log.
+	FDControlLog DescriptorName = "controlLog"
+	// FDExitSpool takes the exit status by splice(2).
+	FDExitSpool DescriptorName = "exitSpool"
+	// FDExitRead reads the same file.
+	FDExitRead DescriptorName = "exitRead"
+)
+
+// Framing is what a profile says of the agent's bytes.
+type Framing string
+
+// Framings.
+const (
+	// FramingLines: a record ends with LF and only LF; bytes are opaque.
+	FramingLines Framing = "lines"
+	// FramingPi is FramingLines, and extension_ui_request records stay
+	// pending until an extension_ui_response answers them; an input is one
+	// or more whole lines.
+	FramingPi Framing = "pi"
+)
+
+// Configure is the first and only message that the broker sends by itself. The
+// descriptors come with it by SCM_RIGHTS, in the order of Descriptors.
+type Configure struct {
+	Type        string           `cbor:"type"`
+	Session     SessionID        `cbor:"session"`
+	Epoch       Epoch            `cbor:"epoch"`
+	Framing     Framing          `cbor:"framing"`
+	Descriptors []DescriptorName `cbor:"descriptors"`
+	// PeerUIDs are the users that may connect to the session's socket.
+	PeerUIDs []uint64 `cbor:"peerUids"`
+	// MaxRecord is the longest record that is numbered as one, in bytes; a
+	// longer one is cut into pieces marked as continued.
+	MaxRecord uint64 `cbor:"maxRecord"`
+	// MaxInput is the longest input, in bytes.
+	MaxInput uint64 `cbor:"maxInput"`
+	// SpoolLimit is how much output may wait for an ack, in bytes.
+	SpoolLimit uint64 `cbor:"spoolLimit"`
+}
+
+// Ready says that the bridge has recovered its files and accepts clients.
+type Ready struct {
+	Type         string `cbor:"type"`
+	NextSequence uint64 `cbor:"nextSequence"`
+}
+
+// BridgeSignal asks the broker to signal the bridge's own session. Done or
+// ErrorMessage answers.
+type BridgeSignal struct {
+	Type   string `cbor:"type"`
+	ID     uint64 `cbor:"id"`
+	Signal string `cbor:"signal"`
+}
+
+// BridgeInputClosed says that input has been drained and the bridge's end of
+// the pipe is closed. The broker closes its own and answers Done.
+type BridgeInputClosed struct {
+	Type string `cbor:"type"`
+	ID   uint64 `cbor:"id"`
+}
+
+// BridgeExit says that the exit pipe is at its end. The broker answers
+// BridgeExitReason and removes the runtime's container.
+type BridgeExit struct {
+	Type string `cbor:"type"`
+	ID   uint64 `cbor:"id"`
+	// Status is what runsc wait wrote, verbatim, at most 4096 bytes.
+	Status []byte `cbor:"status"`
+	Exit   Exit   `cbor:"exit"`
+}
+
+// BridgeExitReason answers BridgeExit with why the session ended.
+type BridgeExitReason struct {
+	Type   string `cbor:"type"`
+	ID     uint64 `cbor:"id"`
+	Reason Reason `cbor:"reason"`
+}
+
+// Kind implements Message.
+func (Configure) Kind() string { return "configure" }
+
+// Kind implements Message.
+func (Ready) Kind() string { return "ready" }
+
+// Kind implements Message.
+func (BridgeSignal) Kind() string { return "bridgeSignal" }
+
+// Kind implements Message.
+func (BridgeInputClosed) Kind() string { return "bridgeInputClosed" }
+
+// Kind implements Message.
+func (BridgeExit) Kind() string { return "bridgeExit" }
+
+// Kind implements Message.
+func (BridgeExitReason) Kind() string { return "bridgeExitReason" }
