@@ -1,8 +1,17 @@
 package wire
 
-// Message is one protocol message. Kind is the value of its "type" key.
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Message is one protocol message.
 type Message interface {
+	// Kind is the value of the message's "type" key.
 	Kind() string
+	// Validate checks the limits of the fields that the encoding alone does
+	// not. Decode and Encode call it; its errors are of type *Error.
+	Validate() error
 }
 
 // SessionID names a session: 32 lower-case hex digits of a UUIDv7 (RFC 9562).
@@ -112,9 +121,34 @@ func (ErrorMessage) Kind() string { return "error" }
 // Kind implements Message.
 func (Done) Kind() string { return "done" }
 
-// Message returns the error as it travels.
+// ToMessage returns the error as it travels, as the answer to the request with
+// this id, or 0. What could not travel is mended, because an error that can't
+// be told would be lost: texts are cut to MaxText and made UTF-8, an empty one
+// becomes the code, and a code without the form of one becomes CodeInternal.
 func (e *Error) ToMessage(id uint64) ErrorMessage {
-	return ErrorMessage{ID: id, Code: e.Code, Message: e.Message, Advice: e.Advice, LostBefore: e.LostBefore}
+	m := ErrorMessage{ID: id, Code: e.Code, Message: mendText(e.Message), Advice: mendText(e.Advice)}
+	if !m.Code.Valid() {
+		m.Code = CodeInternal
+	}
+	if m.Message == "" {
+		m.Message = string(m.Code)
+	}
+	if m.Code == CodeReplayGap {
+		m.LostBefore = min(e.LostBefore, MaxInteger)
+	}
+	return m
+}
+
+func mendText(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= MaxText {
+		return s
+	}
+	end := MaxText
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
 }
 
 // Err returns the message as an error value.

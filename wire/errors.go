@@ -6,6 +6,17 @@ import "errors"
 // people read Message and Advice.
 type Code string
 
+// Valid reports whether the code has the form of one: [a-z][a-z0-9_]{0,63}.
+func (c Code) Valid() bool {
+	for i := range len(c) {
+		letter := c[i] >= 'a' && c[i] <= 'z'
+		if !letter && (i == 0 || c[i] != '_' && (c[i] < '0' || c[i] > '9')) {
+			return false
+		}
+	}
+	return c != "" && len(c) <= MaxName
+}
+
 // Codes that any peer may send.
 const (
 	CodeInvalidMessage     Code = "invalid_message"

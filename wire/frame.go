@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 )
 
@@ -14,9 +13,9 @@ const lengthPrefix = 4
 // needed, and returns the payload, which is valid until buf is used again.
 //
 // It returns io.EOF when the stream ends between frames, CodeFrameTruncated
-// when it ends inside one, and CodeFrameTooLarge, having read only the length,
-// when the frame is empty or longer than max. After any error the stream can't
-// be used any more.
+// when it ends inside one, and, having read only the length,
+// CodeInvalidMessage when the frame is empty and CodeFrameTooLarge when it is
+// longer than max. After any error the stream can't be used any more.
 func ReadFrame(r io.Reader, max int, buf []byte) ([]byte, error) {
 	var head [lengthPrefix]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -30,11 +29,7 @@ func ReadFrame(r io.Reader, max int, buf []byte) ([]byte, error) {
 		return nil, &Error{Code: CodeInvalidMessage, Message: "the frame is empty", Advice: "send one CBOR item in each frame"}
 	}
 	if uint64(n) > uint64(max) {
-		return nil, &Error{
-			Code:    CodeFrameTooLarge,
-			Message: fmt.Sprintf("the frame is %d bytes long, the limit is %d", n, max),
-			Advice:  "split the payload into fragments",
-		}
+		return nil, tooLarge(uint64(n), max)
 	}
 	if cap(buf) < int(n) {
 		buf = make([]byte, n)
@@ -53,7 +48,8 @@ func truncated(cause error) *Error {
 	return &Error{Code: CodeFrameTruncated, Message: "the stream ended inside a frame", Advice: "reconnect and attach at the last durable cursor", Err: cause}
 }
 
-// AppendFrame appends the frame of payload to dst.
+// AppendFrame appends the frame of payload, which is not longer than the
+// protocol's largest frame, to dst.
 func AppendFrame(dst, payload []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(len(payload)))
 	return append(dst, payload...)

@@ -1,6 +1,11 @@
 package wire
 
-import "math"
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"reflect"
+)
 
 // Stream says where a record comes from.
 type Stream uint8
@@ -33,7 +38,8 @@ type Record struct {
 	// Offset is where Data stands in the record, in bytes; 0 unless the
 	// record travels as fragments.
 	Offset uint64
-	// Data holds the bytes as the agent wrote them, its line feed included.
+	// Data holds the bytes as the agent wrote them, its line feed included:
+	// 1 to MaxFragment of them.
 	Data []byte
 }
 
@@ -46,18 +52,46 @@ type Records struct {
 }
 
 // Kind implements Message. It never travels.
-func (Records) Kind() string { return "records" }
+func (Records) Kind() string { return recordsKind }
 
-// CBOR major types, shifted (RFC 8949, section 3.1).
-const (
-	majorUint  = 0 << 5
-	majorBytes = 2 << 5
-	majorArray = 4 << 5
-)
+// Validate implements Message.
+func (m Records) Validate() error {
+	if len(m.Records) == 0 {
+		return invalid("there is no record", nil)
+	}
+	for i := range m.Records {
+		if what := m.Records[i].refusal(m.Pending); what != "" {
+			return invalid(fmt.Sprintf("record %d: %s", i, what), nil)
+		}
+	}
+	return nil
+}
+
+// refusal says why the record may not travel; "" means that it may.
+func (r *Record) refusal(pending bool) string {
+	switch {
+	case r.Sequence == 0 || r.Sequence > MaxInteger:
+		return "a record's sequence goes from 1 to 2^53-1"
+	case r.Stream < StreamStdout || r.Stream > StreamExit:
+		return "there is no such stream"
+	case r.Flags > FlagMore|FlagContinued:
+		return "there is no such flag"
+	case len(r.Data) == 0 || len(r.Data) > MaxFragment:
+		return "a record carries 1 to 262144 bytes"
+	case r.Offset > MaxInteger-MaxFragment:
+		return "a record's offset is too large"
+	case pending && r.Stream != StreamStdout:
+		return "pending requests come from standard output"
+	case r.Stream == StreamExit && (r.Flags != 0 || r.Offset != 0 || len(r.Data) > MaxExitRecord):
+		return "an exit record is whole and at most 256 bytes long"
+	}
+	return ""
+}
 
 const recordFields = 5
 
-// AppendRecords appends the encoded message to dst.
+// AppendRecords appends the encoded message to dst. It checks nothing: what
+// Validate refuses, the receiver refuses.
 func AppendRecords(dst []byte, m Records) []byte {
 	dst = appendHead(dst, majorArray, 2)
 	kind := uint64(0)
@@ -104,91 +138,106 @@ func appendHead(dst []byte, major byte, n uint64) []byte {
 	}
 }
 
+// minRecord is the shortest encoded record, in bytes.
+const minRecord = 7
+
 // DecodeRecords decodes the hot message. The data of the records aliases
-// payload. It is as strict as Decode.
+// payload. It is as strict as Decode, and allocates at most eight times the
+// size of the payload.
 func DecodeRecords(payload []byte) (Records, error) {
-	var m Records
-	d := recordDecoder{rest: payload}
-	if d.head(majorArray) != 2 {
-		d.fail = true
+	s := scanner{data: payload}
+	s.array(2)
+	kind := s.uint()
+	if s.err == nil && kind > 1 {
+		s.failf("there is no kind %d of records", kind)
 	}
-	kind := d.head(majorUint)
-	m.Pending = kind == 1
-	n := d.head(majorArray)
-	if d.fail || kind > 1 || n == 0 || n > uint64(len(d.rest)) {
-		return Records{}, invalid(nil)
+	major, n := s.head()
+	switch {
+	case s.err != nil:
+	case major != majorArray || n == 0:
+		s.failf("an array of records belongs here")
+	case n > uint64(s.rest()/minRecord):
+		s.failf("the item is cut off")
 	}
-	m.Records = make([]Record, 0, min(n, 1024))
-	for i := uint64(0); i < n && !d.fail; i++ {
-		m.Records = append(m.Records, d.record())
+	if s.err != nil {
+		return Records{}, s.err
 	}
-	if d.fail || len(d.rest) != 0 {
-		return Records{}, invalid(nil)
+	m := Records{Pending: kind == 1, Records: make([]Record, n)}
+	for i := range m.Records {
+		s.record(&m.Records[i], m.Pending)
+	}
+	if s.err == nil && s.rest() > 0 {
+		s.failf("%d bytes follow the message", s.rest())
+	}
+	if s.err != nil {
+		return Records{}, s.err
 	}
 	return m, nil
 }
 
-type recordDecoder struct {
-	rest []byte
-	fail bool
+// array reads the head of an array of exactly n elements.
+func (s *scanner) array(n uint64) {
+	start := s.pos
+	major, got := s.head()
+	if s.err == nil && (major != majorArray || got != n) {
+		s.pos = start
+		s.failf("an array of %d belongs here", n)
+	}
 }
 
-func (d *recordDecoder) record() Record {
-	if d.head(majorArray) != recordFields {
-		d.fail = true
+func (s *scanner) record(r *Record, pending bool) {
+	start := s.pos
+	s.array(recordFields)
+	r.Sequence = s.uint()
+	stream, flags := s.uint(), s.uint()
+	r.Offset = s.uint()
+	major, n := s.head()
+	if s.err == nil && major != majorBytes {
+		s.failf("a byte string belongs here")
 	}
-	r := Record{Sequence: d.head(majorUint)}
-	stream, flags := d.head(majorUint), d.head(majorUint)
-	r.Offset = d.head(majorUint)
-	n := d.head(majorBytes)
-	if stream < uint64(StreamStdout) || stream > uint64(StreamExit) || flags > uint64(FlagMore|FlagContinued) || n > uint64(len(d.rest)) || r.Sequence == 0 {
-		d.fail = true
+	r.Data = s.take(n)
+	// What does not fit into eight bits is refused like any other value that
+	// does not exist.
+	r.Stream, r.Flags = Stream(min(stream, math.MaxUint8)), Flags(min(flags, math.MaxUint8))
+	if s.err != nil {
+		return
 	}
-	if d.fail {
-		return Record{}
+	if what := r.refusal(pending); what != "" {
+		s.pos = start
+		s.failf("%s", what)
 	}
-	r.Stream, r.Flags = Stream(stream), Flags(flags)
-	r.Data, d.rest = d.rest[:n:n], d.rest[n:]
-	return r
-}
-
-// head reads one item head of the given major type and returns its argument,
-// refusing any but the shortest form.
-func (d *recordDecoder) head(major byte) uint64 {
-	if d.fail || len(d.rest) == 0 || d.rest[0]&0xe0 != major {
-		d.fail = true
-		return 0
-	}
-	info := d.rest[0] & 0x1f
-	d.rest = d.rest[1:]
-	if info < 24 {
-		return uint64(info)
-	}
-	size := 1 << (info - 24)
-	if info > 27 || len(d.rest) < size {
-		d.fail = true
-		return 0
-	}
-	var n uint64
-	for _, b := range d.rest[:size] {
-		n = n<<8 | uint64(b)
-	}
-	d.rest = d.rest[size:]
-	if n < [...]uint64{24, 1 << 8, 1 << 16, 1 << 32}[info-24] {
-		d.fail = true
-		return 0
-	}
-	return n
 }
 
 // EncodeExit returns the data of an exit record.
-func EncodeExit(e Exit) ([]byte, error) { return encMode.Marshal(e) }
+func EncodeExit(e Exit) ([]byte, error) {
+	if err := e.Validate(); err != nil {
+		return nil, err
+	}
+	b, err := encMode.Marshal(e)
+	if err != nil {
+		return nil, &Error{Code: CodeInternal, Message: "the exit can't be encoded", Err: err}
+	}
+	return b, nil
+}
 
-// DecodeExit reads the data of an exit record.
+// DecodeExit reads the data of an exit record. It is as strict as Decode.
 func DecodeExit(data []byte) (Exit, error) {
+	if len(data) > MaxExitRecord {
+		return Exit{}, invalid(fmt.Sprintf("an exit is %d bytes long, the limit is %d", len(data), MaxExitRecord), nil)
+	}
+	if err := scanMap(data, nil); err != nil {
+		return Exit{}, err
+	}
 	var e Exit
 	if err := decMode.Unmarshal(data, &e); err != nil {
-		return Exit{}, invalid(err)
+		return Exit{}, explain(reflect.TypeFor[Exit](), data, err)
+	}
+	again, err := encMode.Marshal(e)
+	if err != nil || !bytes.Equal(again, data) {
+		return Exit{}, explain(reflect.TypeFor[Exit](), data, err)
+	}
+	if err := e.Validate(); err != nil {
+		return Exit{}, err
 	}
 	return e, nil
 }
