@@ -232,7 +232,7 @@ func TestGrammarStatesTheLimits(t *testing.T) {
 		{g.members["error"]["message"].value, fmt.Sprintf("(1..%d)", MaxText)},
 		{g.members["create"]["attachments"].value, fmt.Sprintf("1*%d ", MaxAttachments)},
 		{g.members["attachment"]["data"].value, fmt.Sprintf("(0..%d)", MaxAttachmentBytes)},
-		{g.members["sessions"]["sessions"].value, fmt.Sprintf("0*%d ", MaxSessionPage)},
+		{g.members["sessionList"]["sessions"].value, fmt.Sprintf("0*%d ", MaxSessionPage)},
 		{g.members["session-info"]["socket"].value, fmt.Sprintf("(0..%d)", MaxSocketPath)},
 		{g.members["attach"]["client"].value, fmt.Sprintf("(1..%d)", MaxClient)},
 		{g.members["attached"]["pending"].value, fmt.Sprintf("1*%d ", MaxPending)},
