@@ -177,6 +177,9 @@ func (p *plan) examine(ctx context.Context, s *setup.Setup) error {
 }
 
 func (p *plan) check(ctx context.Context, s *setup.Setup, res *result) error {
+	if err := s.Resolve(); err != nil {
+		return err
+	}
 	if err := p.examine(ctx, s); err != nil {
 		return err
 	}

@@ -25,25 +25,36 @@ type Setup struct {
 	Force    bool // build again what is finished
 }
 
-// Open makes the cache directory if need be, resolves symlinks on the way to
-// it, and locks it until the returned function is called.
+// Open makes the cache directory if need be, names it by its real path, and
+// locks it until the returned function is called.
 func (s *Setup) Open(ctx context.Context) (func(), error) {
 	for _, sub := range []string{"log", "work"} {
 		if err := os.MkdirAll(filepath.Join(s.Cache, sub), 0o755); err != nil {
 			return nil, Errorf(CodeCache, err, "Choose another cache with PASEO_SANDBOX_CACHE or --cache.", "the cache %q can't be made", s.Cache)
 		}
 	}
-	// Artifacts are opened without following symlinks, so name the real place.
-	real, err := filepath.EvalSymlinks(s.Cache)
-	if err != nil {
-		return nil, Errorf(CodeCache, err, "Look at the cause.", "the cache %q can't be resolved", s.Cache)
+	if err := s.Resolve(); err != nil {
+		return nil, err
 	}
-	s.Cache = real
 	lock, err := lockCache(ctx, s.Cache, s.Progress)
 	if err != nil {
 		return nil, err
 	}
 	return func() { _ = lock.Close() }, nil
+}
+
+// Resolve names the cache by its real path, if it exists: artifacts are opened
+// without following a symlink.
+func (s *Setup) Resolve() error {
+	name, err := filepath.EvalSymlinks(s.Cache)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return Errorf(CodeCache, err, "Look at the cause.", "the cache %q can't be resolved", s.Cache)
+	}
+	s.Cache = name
+	return nil
 }
 
 func (s *Setup) artifactDir(r *Recipe) string { return filepath.Join(s.Cache, r.Name, r.Key) }
