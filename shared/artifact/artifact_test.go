@@ -110,9 +110,12 @@ func TestOwner(t *testing.T) {
 	_, err = open(loc, other)
 	wantCode(t, err, CodeNotRootOwned)
 
-	must(t, os.Chmod(filepath.Dir(root), 0o777)) // anyone could now rename the tree
+	base := filepath.Dir(root)
+	must(t, checkPlace(base, self))
+	must(t, os.Chmod(base, 0o777)) // anyone could now rename the tree
 	_, err = open(loc, self)
 	wantCode(t, err, CodeNotRootOwned)
+	wantCode(t, checkPlace(base, self), CodeNotRootOwned)
 }
 
 // R16: the full check finds every kind of change, however small.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -86,6 +87,17 @@ func newManifest(kind Kind, entries []Entry, want owner) (*Manifest, error) {
 
 // Digest returns "sha256:" and the hexadecimal SHA-256 of the encoded manifest.
 func (m *Manifest) Digest() string { return m.digest }
+
+// HasDir says whether the absolute path name is a directory of the tree itself,
+// with no symlink on the way: a place where something can be mounted.
+func (m *Manifest) HasDir(name string) bool {
+	rel := strings.TrimPrefix(name, "/")
+	if rel == name || rel == "" {
+		return false
+	}
+	i := 1 + sort.Search(len(m.Entries)-1, func(i int) bool { return m.Entries[i+1].Path >= rel })
+	return i < len(m.Entries) && m.Entries[i].Path == rel && m.Entries[i].Type == TypeDir
+}
 
 // Bytes returns the size of all regular files together.
 func (m *Manifest) Bytes() int64 {

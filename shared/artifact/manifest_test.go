@@ -45,6 +45,23 @@ func TestManifestGolden(t *testing.T) {
 	}
 }
 
+// A mount point is a directory of the tree, not what a symlink leads to.
+func TestHasDir(t *testing.T) {
+	m, err := ParseManifest([]byte(header + "d 0755 0 0 .\nl 0777 0 0 bin usr/bin\nd 0755 0 0 dev\nd 0755 0 0 usr\nd 0755 0 0 usr/bin\nf 0644 0 0 0 " + zeros + " x\n"))
+	must(t, err)
+	for name, want := range map[string]bool{"/dev": true, "/usr/bin": true, "/bin": false, "/x": false, "/zz": false, "/a": false,
+		"dev": false, "/": false, "": false, ".": false, "/.": false, "/usr/bin/": false, "//dev": false, "/usr/../dev": false} {
+		if got := m.HasDir(name); got != want {
+			t.Errorf("%q: %v", name, got)
+		}
+	}
+	m, err = ParseManifest([]byte("paseo-sandbox-artifact/1 file\nf 0755 0 0 0 " + zeros + " .\n"))
+	must(t, err)
+	if m.HasDir("/dev") {
+		t.Error("a file has a directory")
+	}
+}
+
 // R16: everything but the canonical form of an allowed tree is refused.
 func TestParseManifestRefuses(t *testing.T) {
 	root := "d 0755 0 0 .\n"

@@ -36,6 +36,10 @@ func (s *Setup) Open(ctx context.Context) (func(), error) {
 	if err := s.Resolve(); err != nil {
 		return nil, err
 	}
+	// Better now than after building.
+	if err := artifact.CheckPlace(s.Cache); err != nil {
+		return nil, Errorf(CodeCache, err, "Choose another cache with PASEO_SANDBOX_CACHE or --cache: one that root alone can change, as its parents.", "artifacts in the cache %q would not be trusted", s.Cache)
+	}
 	lock, err := lockCache(ctx, s.Cache, s.Progress)
 	if err != nil {
 		return nil, err
@@ -99,7 +103,7 @@ func (s *Setup) Ready(ctx context.Context, r *Recipe, known artifact.Location) (
 // Build makes the artifacts of the recipes side by side. When one fails the
 // others are stopped. The result is in the order of the recipes.
 func (s *Setup) Build(ctx context.Context, recipes []*Recipe) ([]artifact.Location, error) {
-	if err := s.enoughSpace(recipes); err != nil {
+	if err := s.CheckSpace(recipes); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -123,13 +127,20 @@ func (s *Setup) Build(ctx context.Context, recipes []*Recipe) ([]artifact.Locati
 	return locs, nil
 }
 
-func (s *Setup) enoughSpace(recipes []*Recipe) error {
+// CheckSpace refuses a cache whose filesystem is too full for building.
+func (s *Setup) CheckSpace(recipes []*Recipe) error {
 	var need int64
 	for _, r := range recipes {
 		need += r.Space
 	}
+	dir := s.Cache
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.Cache, &st); err != nil {
+	err := unix.Statfs(dir, &st)
+	for err == unix.ENOENT && dir != "/" { // where it would be made
+		dir = filepath.Dir(dir)
+		err = unix.Statfs(dir, &st)
+	}
+	if err != nil {
 		return Errorf(CodeCache, err, "Look at the cause.", "the free space of %q can't be read", s.Cache)
 	}
 	if free := int64(st.Bavail) * st.Bsize; free < need {
