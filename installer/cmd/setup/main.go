@@ -43,7 +43,8 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	unix.Umask(0o022) // modes are part of an artifact's digest
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends this process at once
+	unix.Umask(0o022)            // modes are part of an artifact's digest
 	res, err := run(ctx, &o)
 	if err != nil && ctx.Err() != nil {
 		err = setup.Errorf(setup.CodeInterrupted, nil, "Run it again: it continues after the last finished stage.", "interrupted")

@@ -104,23 +104,25 @@ func (s *Setup) clearWork(work string, r *Recipe) error {
 	if err := os.MkdirAll(filepath.Join(work, r.Key), 0o755); err != nil {
 		return unusable(err)
 	}
-	for _, pattern := range []string{filepath.Join(work, "*"), filepath.Join(work, r.Key, "*")} {
-		found, err := filepath.Glob(pattern)
+	clear := func(dir string, keep func(name string) bool) error {
+		found, err := os.ReadDir(dir)
 		if err != nil {
 			return unusable(err)
 		}
-		for _, name := range found {
-			current := name == filepath.Join(work, r.Key)
-			finished := filepath.Dir(name) != work && !strings.HasSuffix(name, half)
-			if current || finished {
+		for _, entry := range found {
+			if keep(entry.Name()) {
 				continue
 			}
-			if err := removeTree(name); err != nil {
+			if err := removeTree(filepath.Join(dir, entry.Name())); err != nil {
 				return unusable(err)
 			}
 		}
+		return nil
 	}
-	return nil
+	if err := clear(work, func(name string) bool { return name == r.Key }); err != nil {
+		return err
+	}
+	return clear(filepath.Join(work, r.Key), func(name string) bool { return !strings.HasSuffix(name, half) })
 }
 
 // stage runs one stage unless its folder is there.

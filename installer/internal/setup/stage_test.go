@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newSetup(t *testing.T) *Setup {
 	t.Helper()
-	s := &Setup{Cache: filepath.Join(t.TempDir(), "cache"), Progress: NewProgress(io.Discard)}
+	s := &Setup{Cache: filepath.Join(t.TempDir(), "cache [with] odd * bytes"), Progress: NewProgress(io.Discard)}
 	unlock, err := s.Open(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -202,6 +202,13 @@ func TestHeartbeat(t *testing.T) {
 	})
 	if err != nil || !said.contains("the detail") || !said.contains("slow: done") {
 		t.Errorf("it said %q, %v", said.text, err)
+	}
+}
+
+// Output of another program can't drive the terminal.
+func TestPrintable(t *testing.T) {
+	if got := printable("a\x1b[2J\rb\x00ü" + strings.Repeat("x", 200)); got != "a[2Jbü"+strings.Repeat("x", 94)+"…" {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -40,6 +40,7 @@ func TestLocateRefuses(t *testing.T) {
 		{"missing", CodeMissing, ""},
 		{"not JSON", CodeInvalid, "runsc=/c/runsc"},
 		{"unknown field", CodeInvalid, `{"arch":"amd64","other":1}`},
+		{"two objects", CodeInvalid, `{"arch":"amd64","runsc":{"digest":"x"},"rootfs":{"digest":"y"}}{}`},
 		{"no digest", CodeInvalid, `{"arch":"amd64"}`},
 		{"too large", CodeInvalid, `{"arch":"` + strings.Repeat("a", maxIndexBytes) + `"}`},
 	}
