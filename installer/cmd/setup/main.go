@@ -44,6 +44,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends this process at once
+	// debootstrap and what apt-get calls live in sbin, which a plain su leaves out.
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/local/sbin:/usr/sbin:/sbin"); err != nil {
+		fmt.Fprintln(os.Stderr, "setup:", err)
+		os.Exit(1)
+	}
 	unix.Umask(0o022)            // modes are part of an artifact's digest
 	res, err := run(ctx, &o)
 	if err != nil && ctx.Err() != nil {
