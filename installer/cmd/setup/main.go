@@ -1,8 +1,3 @@
-// Command setup builds the runsc executable and the Pi rootfs into a cache, or
-// reports what is there.
-//
-// Exit status: 0 all is ready, 1 it failed or, with --check, something is not
-// ready, 2 wrong usage, 130 interrupted.
 package main
 
 import (
@@ -49,7 +44,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "setup:", err)
 		os.Exit(1)
 	}
-	unix.Umask(0o022)            // modes are part of an artifact's digest
+	unix.Umask(0o022) // modes are part of an artifact's digest
 	res, err := run(ctx, &o)
 	if err != nil && ctx.Err() != nil {
 		err = setup.Errorf(setup.CodeInterrupted, nil, "Run it again: it continues after the last finished stage.", "interrupted")

@@ -3,12 +3,14 @@ package setup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -95,7 +97,11 @@ func (s *Setup) Ready(ctx context.Context, r *Recipe, known artifact.Location) (
 	}
 	defer a.Close()
 	if full {
-		err = s.Progress.During(r.Name+": full check", nil, func() error { return a.VerifyFull(ctx, nil) })
+		var done, total atomic.Int64
+		detail := func() string { return fmt.Sprintf("%d of %d MiB", done.Load()>>20, total.Load()>>20) }
+		err = s.Progress.During(r.Name+": full check", detail, func() error {
+			return a.VerifyFull(ctx, func(d, t int64) { done.Store(d); total.Store(t) })
+		})
 	}
 	return loc, err == nil, err
 }
