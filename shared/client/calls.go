@@ -112,7 +112,7 @@ func (s *Session) Input(ctx context.Context, inputID string, data []byte) (dupli
 	defer end()
 	id, answer := s.link.begin()
 	defer s.link.forget(id)
-	if err := s.sendInput(ctx, wire.Input{ID: id, Lease: lease, InputID: inputID}, data, answer); err != nil {
+	if err := s.sendInput(ctx, wire.Input{ID: id, Lease: lease, InputID: inputID}, data); err != nil {
 		return false, s.explain(err)
 	}
 	m, err := s.link.await(ctx, "giving input", answer)
@@ -130,9 +130,9 @@ func (s *Session) Input(ctx context.Context, inputID string, data []byte) (dupli
 // inputOverhead bounds what a message of an input has beside its data.
 const inputOverhead = 512
 
-// sendInput writes the fragments of one input. It stops when an answer, which
-// can only be a refusal, comes before the last; the caller finds it.
-func (s *Session) sendInput(ctx context.Context, m wire.Input, data []byte, answer <-chan wire.Message) error {
+// sendInput writes the fragments of one input. All of them are sent, whatever
+// happens meanwhile: the bridge answers the last.
+func (s *Session) sendInput(ctx context.Context, m wire.Input, data []byte) error {
 	select {
 	case s.inputs <- struct{}{}:
 		defer func() { <-s.inputs }()
@@ -151,7 +151,7 @@ func (s *Session) sendInput(ctx context.Context, m wire.Input, data []byte, answ
 			return err
 		}
 		m.Offset += uint64(len(m.Data))
-		if !m.More || len(answer) > 0 {
+		if !m.More {
 			return nil
 		}
 	}

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"sync"
+	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -19,8 +20,12 @@ type batch struct {
 // recordSize is about what one Record takes, in bytes.
 const recordSize = 48
 
-// spareBatches is how many used batches are kept for the reader.
-const spareBatches = 4
+// spareBatches is how many used batches are kept for the reader, and idleAfter
+// how long once no records come.
+const (
+	spareBatches = 6
+	idleAfter    = 5 * time.Second
+)
 
 // inbox is the queue between a session's reader and the consumer of records.
 // It is bounded: the reader asks for room before it reads a frame. While a
@@ -154,12 +159,31 @@ func (b *inbox) take(ctx context.Context) (*batch, error) {
 		if s != nil || err != nil {
 			return s, err
 		}
-		select {
-		case <-b.ready:
-		case <-ctx.Done():
-			return nil, expired(ctx, "waiting for a record")
+		if err := b.awaitReady(ctx); err != nil {
+			return nil, err
 		}
 	}
+}
+
+func (b *inbox) awaitReady(ctx context.Context) error {
+	idle := time.NewTimer(idleAfter)
+	defer idle.Stop()
+	for {
+		select {
+		case <-b.ready:
+			return nil
+		case <-ctx.Done():
+			return expired(ctx, "waiting for a record")
+		case <-idle.C:
+			b.dropSpares()
+		}
+	}
+}
+
+func (b *inbox) dropSpares() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spares = nil
 }
 
 func (b *inbox) poll() (*batch, error) {

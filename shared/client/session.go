@@ -13,7 +13,7 @@ import (
 // Defaults of SessionConfig.
 const (
 	DefaultMaxRecord = 128 << 20
-	DefaultReadAhead = 4 << 20
+	DefaultReadAhead = 1 << 20
 	DefaultMaxBuffer = 64 << 20
 )
 

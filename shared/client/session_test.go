@@ -210,10 +210,13 @@ func TestHugeRecord(t *testing.T) {
 	s := mustDialSession(t, server, server.Add(t))
 	mustAttach(t, s, asWriter)
 	data := make([]byte, 64<<20)
-	for i := range data {
-		if data[i] = byte(i * 7 >> 3); data[i] == '\n' {
-			data[i] = 0
+	for i := range 251 {
+		if data[i] = byte(i); data[i] == '\n' {
+			data[i] = 0xff
 		}
+	}
+	for n := 251; n < len(data); n *= 2 {
+		copy(data[n:], data[:n])
 	}
 	data[len(data)-1] = '\n'
 	if _, err := s.Input(testContext(t), "huge", data); err != nil {

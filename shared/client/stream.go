@@ -159,6 +159,10 @@ func (p *partial) join(r *wire.Record, limit int) (data []byte, whole bool, err 
 	}
 	if r.Flags&wire.FlagMore != 0 {
 		p.sequence, p.stream = r.Sequence, r.Stream
+		if missing := len(p.data) + len(r.Data) - cap(p.data); missing > 0 {
+			// Doubling copies less than append, which grows by a quarter.
+			p.data = slices.Grow(p.data, max(len(r.Data), min(2*len(p.data), limit)-len(p.data)))
+		}
 		p.data = append(p.data, r.Data...)
 		return nil, false, nil
 	}

@@ -7,12 +7,13 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
-// Agent is the program of a session. It returns when it ends by itself; a
-// signal ends it by closing its Stdin with an error and Signals.
+// Agent is the program of a session. It returns when it ends; a signal is its
+// own business, but KILL makes its reads and writes fail.
 type Agent func(p *Process) wire.Exit
 
 // Process is what an agent has.
 type Process struct {
+	session *session
 	Session wire.SessionID
 	// Create is the request that made the session.
 	Create wire.Create
@@ -21,8 +22,7 @@ type Process struct {
 	// What is written to Stdout and Stderr becomes a record at each line feed,
 	// and at the end of the process.
 	Stdout, Stderr io.Writer
-	// Signals has the signals that were sent, by name. An agent that does not
-	// look is killed by KILL alone, once it reads or writes.
+	// Signals has the signals that were sent, by name, KILL included.
 	Signals <-chan string
 }
 
@@ -58,7 +58,11 @@ func Echo(p *Process) wire.Exit {
 			}
 		}
 	}()
-	defer func() { close(quit); <-done }()
+	defer func() {
+		close(quit)
+		p.session.change(func() { p.session.deaf = true })
+		<-done
+	}()
 	for {
 		select {
 		case line, ok := <-lines:

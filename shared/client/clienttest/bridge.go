@@ -252,11 +252,8 @@ func (c *connection) ack(m wire.Ack) (wire.Message, error) {
 }
 
 func (c *connection) input(m wire.Input) (wire.Message, error) {
-	if err := c.check(m.Lease); err != nil {
-		return nil, err
-	}
 	if m.Offset != uint64(len(c.staged)) || m.Offset > 0 && m.InputID != c.stagedID {
-		return nil, &wire.Error{Code: wire.CodeInvalidInput, Message: "the fragment does not follow", Advice: "send fragments in order"}
+		return nil, fmt.Errorf("the fragment does not follow")
 	}
 	c.staged, c.stagedID = append(c.staged, m.Data...), m.InputID
 	if m.More {
@@ -264,6 +261,9 @@ func (c *connection) input(m wire.Input) (wire.Message, error) {
 	}
 	data := c.staged
 	c.staged = nil
+	if err := c.check(m.Lease); err != nil {
+		return nil, err
+	}
 	duplicate, err := c.h.input(m.InputID, data)
 	if err != nil {
 		return nil, err

@@ -29,9 +29,11 @@ type session struct {
 	delivered  uint64
 	closed     bool
 	killed     bool
-	exit       *wire.Exit
-	lines      [3][]byte // unfinished lines, by stream
-	signals    chan string
+	// deaf makes reads of the input end, without killing the agent.
+	deaf    bool
+	exit    *wire.Exit
+	lines   [3][]byte // unfinished lines, by stream
+	signals chan string
 }
 
 func newSession(info wire.SessionInfo) *session {
@@ -50,7 +52,7 @@ func (s *session) change(f func()) {
 // run is the agent's goroutine.
 func (s *session) run(agent Agent, create wire.Create) {
 	exit := agent(&Process{
-		Session: s.info.Session, Create: create, Stdin: (*stdin)(s), Signals: s.signals,
+		session: s, Session: s.info.Session, Create: create, Stdin: (*stdin)(s), Signals: s.signals,
 		Stdout: output{s, wire.StreamStdout}, Stderr: output{s, wire.StreamStderr},
 	})
 	s.change(func() {
@@ -76,9 +78,8 @@ func (s *session) run(agent Agent, create wire.Create) {
 func (s *session) append(stream wire.Stream, data []byte) {
 	r := wire.Record{Sequence: uint64(len(s.records)) + 1, Stream: stream, Data: bytes.Clone(data)}
 	s.records = append(s.records, r)
-	var request struct{ Type, ID string }
-	if json.Unmarshal(data, &request) == nil && request.Type == "extension_ui_request" {
-		s.pending = append(s.pending, wire.PendingRequest{RequestID: request.ID, Sequence: r.Sequence})
+	if id, ok := dialog(data, "extension_ui_request"); ok {
+		s.pending = append(s.pending, wire.PendingRequest{RequestID: id, Sequence: r.Sequence})
 	}
 }
 
@@ -121,7 +122,7 @@ func (i *stdin) Read(p []byte) (int, error) {
 		n := copy(p, s.stdin)
 		s.stdin = s.stdin[n:]
 		s.delivered += uint64(n)
-		killed, closed, changed := s.killed, s.closed, s.changed
+		killed, closed, changed := s.killed || s.deaf, s.closed, s.changed
 		s.mu.Unlock()
 		switch {
 		case killed:
@@ -167,13 +168,25 @@ func (s *session) input(id string, data []byte) (duplicate bool, err *wire.Error
 	return duplicate, err
 }
 
+// maxDialog is the longest line that is looked at as a part of a dialog.
+const maxDialog = 64 << 10
+
+// dialog returns the id of a line of this type.
+func dialog(line []byte, kind string) (id string, ok bool) {
+	var m struct{ Type, ID string }
+	if len(line) > maxDialog || json.Unmarshal(line, &m) != nil || m.Type != kind {
+		return "", false
+	}
+	return m.ID, true
+}
+
 func (s *session) answer(data []byte) {
-	var response struct{ Type, ID string }
-	if json.Unmarshal(data, &response) != nil || response.Type != "extension_ui_response" {
+	id, ok := dialog(data, "extension_ui_response")
+	if !ok {
 		return
 	}
 	for i, p := range s.pending {
-		if p.RequestID == response.ID {
+		if p.RequestID == id {
 			s.pending = append(s.pending[:i:i], s.pending[i+1:]...)
 			return
 		}
