@@ -43,12 +43,16 @@ func (r *Rig) Dial() *Client {
 	if err != nil {
 		r.T.Fatal(err)
 	}
-	c := &Client{
-		t: r.T, NC: nc, Conn: wire.NewConn(nc, wire.MaxBridgeFrame),
-		partial: make(map[uint64]*Record), pending: make(map[uint64]*Record), answers: make(map[uint64]wire.Message),
-	}
+	c := newClient(r.T, nc)
 	r.T.Cleanup(c.Close)
 	return c
+}
+
+func newClient(t testing.TB, nc *net.UnixConn) *Client {
+	return &Client{
+		t: t, NC: nc, Conn: wire.NewConn(nc, wire.MaxBridgeFrame),
+		partial: make(map[uint64]*Record), pending: make(map[uint64]*Record), answers: make(map[uint64]wire.Message),
+	}
 }
 
 // Connect connects and exchanges hellos.
@@ -270,18 +274,13 @@ func (c *Client) Ack(sequence uint64) (uint64, *wire.Error) {
 // SendInput sends an input in fragments and returns the id of the answer.
 func (c *Client) SendInput(inputID string, data []byte) uint64 {
 	c.t.Helper()
-	for offset := 0; ; offset += wire.MaxFragment {
-		id := c.NextID()
-		part := data[offset:]
-		more := len(part) > wire.MaxFragment
-		if more {
-			part = part[:wire.MaxFragment]
-		}
-		c.Send(wire.Input{ID: id, Lease: c.Attached.Lease, InputID: inputID, Offset: uint64(offset), More: more, Data: part})
-		if !more {
-			return id
-		}
+	if err := c.NC.SetWriteDeadline(time.Now().Add(Timeout)); err != nil {
+		c.t.Fatal(err)
 	}
+	if err := c.TrySendInput(&c.id, inputID, data); err != nil {
+		c.t.Fatalf("send input %s: %v", inputID, err)
+	}
+	return c.id
 }
 
 // Input sends an input and returns whether it was a duplicate.
@@ -311,4 +310,53 @@ func (c *Client) Inspect() wire.Status {
 		c.t.Fatalf("inspect: %v", e)
 	}
 	return m.(wire.Status)
+}
+
+// Connection connects and exchanges hellos like Connect, from any goroutine;
+// it returns nil when that fails. The caller closes it.
+func (r *Rig) Connection() *Client {
+	nc, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: r.SocketPath(), Net: "unix"})
+	if err != nil {
+		return nil
+	}
+	c := newClient(r.T, nc)
+	hello := wire.Hello{Protocol: wire.ProtocolBridge, Versions: []uint64{wire.Version}, MaxFrame: wire.MaxBridgeFrame}
+	if c.Conn.WriteMessage(hello) == nil {
+		if m, err := c.TryRead(); err == nil {
+			if _, ok := m.(wire.Hello); ok {
+				return c
+			}
+		}
+	}
+	c.Close()
+	return nil
+}
+
+// Answer takes one answer that has come, in no order, or the bridge's error;
+// nil when there is none.
+func (c *Client) Answer() (wire.Message, *wire.Error) {
+	for id, m := range c.answers {
+		delete(c.answers, id)
+		if e, ok := m.(wire.ErrorMessage); ok {
+			return nil, e.Err()
+		}
+		return m, nil
+	}
+	return nil, nil
+}
+
+// TrySendInput sends an input in fragments, with ids that follow id.
+func (c *Client) TrySendInput(id *uint64, inputID string, data []byte) error {
+	for offset := 0; ; offset += wire.MaxFragment {
+		*id++
+		part := data[offset:]
+		more := len(part) > wire.MaxFragment
+		if more {
+			part = part[:wire.MaxFragment]
+		}
+		m := wire.Input{ID: *id, Lease: c.Attached.Lease, InputID: inputID, Offset: uint64(offset), More: more, Data: part}
+		if err := c.Conn.WriteMessage(m); err != nil || !more {
+			return err
+		}
+	}
 }

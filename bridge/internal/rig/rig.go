@@ -148,12 +148,19 @@ func (r *Rig) listen() {
 // SocketPath is the path of the session's socket.
 func (r *Rig) SocketPath() string { return filepath.Join(r.Dir, "s.sock") }
 
-func (r *Rig) close() {
+// Drop closes all spares, as when the session is deleted.
+func (r *Rig) Drop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, fd := range r.spares {
 		unix.Close(fd)
 	}
+	clear(r.spares)
+	_ = os.Remove(r.SocketPath())
+}
+
+func (r *Rig) close() {
+	r.Drop()
 	for _, f := range []*os.File{r.AgentStdin, r.AgentStdout, r.AgentStderr, r.AgentExit} {
 		f.Close()
 	}
