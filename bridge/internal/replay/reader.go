@@ -18,6 +18,7 @@ const (
 
 	entryBatch = 2048
 	chunkSize  = 256 << 10
+	directSize = 16 << 10
 	// headRoom is kept in front of the records for the frame's length and the
 	// heads of the message, whose size depends on how many records fit.
 	headRoom = 4 + wire.RecordsOverhead
@@ -94,27 +95,61 @@ func (r *Reader) Frame(max int) (frame []byte, last uint64, err error) {
 		if len(out)+int(size)+wire.RecordOverhead > max {
 			break
 		}
-		data, err := r.read(e, r.offset, size)
-		if err != nil {
+		if out, err = r.appendRecord(out, e, size); err != nil {
 			return nil, 0, err
 		}
-		rec := wire.Record{Sequence: e.Sequence, Stream: e.Stream, Flags: e.Flags, Offset: r.offset, Data: data}
-		r.offset += size
-		if r.offset < uint64(e.Length) {
-			rec.Flags |= wire.FlagMore
-		} else {
+		n++
+		if r.offset += size; r.offset == uint64(e.Length) {
 			last = e.Sequence
 			r.next, r.offset = r.next+1, 0
 			r.have = r.have[1:]
 		}
-		out = wire.AppendRecord(out, &rec)
-		n++
 	}
 	r.out = out
 	if n == 0 {
 		return nil, 0, nil
 	}
 	return seal(out, false, n), last, nil
+}
+
+// appendRecord appends size bytes of a record from r.offset on. Long ones are
+// read to where they are sent from, short ones by way of a chunk.
+func (r *Reader) appendRecord(out []byte, e *index.Entry, size uint64) ([]byte, error) {
+	flags := e.Flags
+	if r.offset+size < uint64(e.Length) {
+		flags |= wire.FlagMore
+	}
+	out = append(out, 0x85) // an array of five
+	out = appendHead(out, 0, e.Sequence)
+	out = append(out, byte(e.Stream), byte(flags))
+	out = appendHead(out, 0, r.offset)
+	out = appendHead(out, 0x40, size)
+	if e.Stream == wire.StreamExit {
+		return append(out, r.src.Exit()[r.offset:r.offset+size]...), nil
+	}
+	if size < directSize {
+		data, err := r.short(e, size)
+		return append(out, data...), err
+	}
+	at := len(out)
+	out = out[:at+int(size)]
+	return out, r.fill(out[at:], e, e.Start()+r.offset)
+}
+
+// appendHead appends the head of a CBOR item (RFC 8949, section 3).
+func appendHead(b []byte, major byte, n uint64) []byte {
+	switch {
+	case n < 24:
+		return append(b, major|byte(n))
+	case n <= 0xff:
+		return append(b, major|24, byte(n))
+	case n <= 0xffff:
+		return binary.BigEndian.AppendUint16(append(b, major|25), uint16(n))
+	case n <= 0xffffffff:
+		return binary.BigEndian.AppendUint32(append(b, major|26), uint32(n))
+	default:
+		return binary.BigEndian.AppendUint64(append(b, major|27), n)
+	}
 }
 
 // seal puts the heads in front of n records, which begin at headRoom.
@@ -124,16 +159,7 @@ func seal(out []byte, pending bool, n int) []byte {
 	if pending {
 		b[5] = 1
 	}
-	switch {
-	case n < 24:
-		b = append(b, 0x80|byte(n))
-	case n <= 0xff:
-		b = append(b, 0x98, byte(n))
-	case n <= 0xffff:
-		b = append(b, 0x99, byte(n>>8), byte(n))
-	default:
-		b = append(b, 0x9a, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
-	}
+	b = appendHead(b, 0x80, uint64(n))
 	frame := out[headRoom-len(b):]
 	binary.BigEndian.PutUint32(b, uint32(len(frame)-4))
 	copy(frame, b)
@@ -164,16 +190,14 @@ func (r *Reader) peek() (*index.Entry, error) {
 	return &r.have[0], nil
 }
 
-// read returns size bytes of a record from the offset on.
-func (r *Reader) read(e *index.Entry, offset, size uint64) ([]byte, error) {
-	if e.Stream == wire.StreamExit {
-		return r.src.Exit()[offset : offset+size], nil
-	}
-	c, file := &r.stdout, r.src.Stdout
+// short returns size bytes of a record from r.offset on, by way of the chunk
+// of its stream.
+func (r *Reader) short(e *index.Entry, size uint64) ([]byte, error) {
+	c := &r.stdout
 	if e.Stream == wire.StreamStderr {
-		c, file = &r.stderr, r.src.Stderr
+		c = &r.stderr
 	}
-	from := e.Start() + offset
+	from := e.Start() + r.offset
 	if from < c.from || from+size > c.from+uint64(len(c.data)) {
 		// Only numbered bytes are read: what follows may be about to change.
 		end := r.have[len(r.have)-1].Ends.Of(e.Stream)
@@ -181,14 +205,26 @@ func (r *Reader) read(e *index.Entry, offset, size uint64) ([]byte, error) {
 			c.buf = make([]byte, chunkSize)
 		}
 		c.from, c.data = from, c.buf[:min(uint64(len(c.buf)), end-from)]
-		if _, err := file.ReadAt(c.data, int64(from)); err != nil {
+		if err := r.fill(c.data, e, from); err != nil {
 			c.data = nil
-			return nil, fmt.Errorf("record %d: %w", e.Sequence, err)
-		}
-		if r.src.Floor.Load() >= e.Sequence {
-			c.data = nil
-			return nil, ErrOvertaken
+			return nil, err
 		}
 	}
 	return c.data[from-c.from:][:size], nil
+}
+
+// fill reads from the spool of e's stream. Nothing that was freed gets through:
+// the floor is raised before anything is, and checked after the read.
+func (r *Reader) fill(b []byte, e *index.Entry, from uint64) error {
+	file := r.src.Stdout
+	if e.Stream == wire.StreamStderr {
+		file = r.src.Stderr
+	}
+	if _, err := file.ReadAt(b, int64(from)); err != nil {
+		return fmt.Errorf("record %d: %w", e.Sequence, err)
+	}
+	if r.src.Floor.Load() >= e.Sequence {
+		return ErrOvertaken
+	}
+	return nil
 }
