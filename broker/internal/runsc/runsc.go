@@ -38,17 +38,26 @@ type State struct {
 // Open checks the folders.
 func Open(o Options) (*Runtime, error) { panic("stub") }
 
-// Create makes the container from the bundle. The descriptors become the
-// container's standard streams and stay the caller's. The error carries the
-// tail of runsc's log.
-func (r *Runtime) Create(ctx context.Context, id wire.SessionID, bundleDir string, stdin, stdout, stderr int) (sandboxPID int, err error) {
-	panic("stub")
+// Streams are the descriptors of one container. All stay the caller's.
+type Streams struct {
+	// Stdin, Stdout and Stderr become the container's standard streams.
+	Stdin, Stdout, Stderr int
+	// Exit is the write end of the pipe that gets the exit status: one line
+	// {"id":ID,"exitStatus":N}, N being 128+n after signal n, and nothing when
+	// the sandbox itself was killed. Its end of file says that the sandbox is
+	// gone.
+	Exit int
 }
 
-// Wait starts "runsc wait", which writes the exit status to stdout when the
-// container has ended and then ends. Call it between Create and Start: a
-// status that nobody waited for is gone for good.
-func (r *Runtime) Wait(id wire.SessionID, stdout int) (*process.Process, error) { panic("stub") }
+// Create makes the container from the bundle. It returns the pid of the
+// sandbox and the container's reaper: a process without privileges that is the
+// parent of the sandbox, holds the write end of the exit pipe until the sandbox
+// ends, and goes on when the broker dies. There is no separate wait: "runsc
+// wait" loses the status of a container that is not started yet. The error
+// carries what runsc said; then Delete removes what was half made.
+func (r *Runtime) Create(ctx context.Context, id wire.SessionID, bundleDir string, s Streams) (sandboxPID int, reaper *process.Process, err error) {
+	panic("stub")
+}
 
 // Start starts the container's first process.
 func (r *Runtime) Start(ctx context.Context, id wire.SessionID) error { panic("stub") }
