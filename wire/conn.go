@@ -39,7 +39,8 @@ func WriteMessage(w io.Writer, m Message, max int) error {
 
 // Conn reads and writes the messages of one connection. One goroutine may read
 // while another writes. Deadlines and closing stay with the owner of the
-// connection below.
+// connection below. It keeps a buffer for each direction, of at most the
+// largest frame.
 type Conn struct {
 	r     *bufio.Reader
 	w     io.Writer
@@ -51,10 +52,6 @@ type Conn struct {
 
 // readBuffer holds a batch of small frames.
 const readBuffer = 64 << 10
-
-// keepBuffer is the largest write buffer that a Conn keeps between messages,
-// so that an idle connection does not hold on to a large one.
-const keepBuffer = 64 << 10
 
 // NewConn makes a Conn that accepts and sends frames of at most max bytes:
 // MaxBrokerFrame or MaxBridgeFrame.
@@ -97,9 +94,7 @@ func (c *Conn) WriteMessage(m Message) error {
 	if err != nil {
 		return err
 	}
-	if cap(frame) <= keepBuffer {
-		c.out = frame
-	}
+	c.out = frame
 	_, err = c.w.Write(frame)
 	return err
 }
