@@ -151,3 +151,21 @@ func Remove(path string) error {
 func refuse(format string, args ...any) error {
 	return &wire.Error{Code: wire.CodeInvalidConfig, Message: fmt.Sprintf(format, args...), Advice: "choose another place, or mend it as root and start again"}
 }
+
+// Share lets the users connect to a socket that was just bound, and nobody
+// else. One user gets it as its own; several can't be told apart by mode, so
+// anyone may connect and the peer's credentials decide, as they always do in
+// the end (R11).
+func Share(socket string, uids []uint32) error {
+	uid, mode := 0, os.FileMode(0o666)
+	if len(uids) == 1 {
+		uid, mode = int(uids[0]), 0o600
+	}
+	if err := os.Lchown(socket, uid, 0); err != nil {
+		return fmt.Errorf("share a socket: %w", err)
+	}
+	if err := os.Chmod(socket, mode); err != nil {
+		return fmt.Errorf("share a socket: %w", err)
+	}
+	return nil
+}
