@@ -274,3 +274,23 @@ func TestUnreachable(t *testing.T) {
 		}
 	}
 }
+
+// What takes over two seconds is mentioned, to whom it may interest.
+func TestProgress(t *testing.T) {
+	var errs buffer
+	a := &app{stderr: &errs}
+	a.progress("nobody looks …")()
+	a.verbose = true
+	a.progress("quick …")()
+	done := a.progress("slow …")
+	defer done()
+	for deadline := time.Now().Add(5 * patience); errs.String() == ""; {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing is said")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if got := errs.String(); got != "paseo-sandbox: slow …\n" {
+		t.Fatalf("it says %q", got)
+	}
+}

@@ -194,6 +194,7 @@ func TestAttachWithCursorFile(t *testing.T) {
 		t.Fatalf("got %+v, %v", cursor, err)
 	}
 	observer := start(t, server, "attach", "--observe", "--cursor", client.FormatCursor(cursor), id)
+	observer.says("attached")
 	c := start(t, server, "attach", id)
 	c.write("c\n")
 	observer.read("c\n")
