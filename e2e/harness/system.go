@@ -297,3 +297,6 @@ func (s *System) remove() error {
 	}
 	return os.RemoveAll(s.Prefix)
 }
+
+// Discard removes the prefix of a system whose broker never ran.
+func (s *System) Discard() error { return errors.Join(s.log.Close(), s.remove()) }

@@ -45,11 +45,13 @@ var errClosed = &wire.Error{
 	Advice:  "make no call after Close",
 }
 
+const violationAdvice = "reconnect and attach at the last durable cursor; report it if it happens again"
+
 func violation(peer, format string, args ...any) *wire.Error {
 	return &wire.Error{
 		Code:    CodeProtocolViolation,
 		Message: fmt.Sprintf("the %s broke the protocol: ", peer) + fmt.Sprintf(format, args...),
-		Advice:  "reconnect and attach at the last durable cursor; report it if it happens again",
+		Advice:  violationAdvice,
 	}
 }
 
@@ -59,7 +61,7 @@ func lost(peer string, cause error) error {
 	case errors.Is(cause, io.EOF):
 		cause = nil
 	case wire.CodeOf(cause) != wire.CodeInternal && wire.CodeOf(cause) != wire.CodeFrameTruncated:
-		return &wire.Error{Code: CodeProtocolViolation, Message: fmt.Sprintf("the %s sent what can't be read", peer), Advice: violation(peer, "").Advice, Err: cause}
+		return &wire.Error{Code: CodeProtocolViolation, Message: fmt.Sprintf("the %s sent what can't be read", peer), Advice: violationAdvice, Err: cause}
 	}
 	return &wire.Error{
 		Code:    CodeConnectionLost,

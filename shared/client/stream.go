@@ -1,6 +1,7 @@
 package client
 
 import (
+	"fmt"
 	"slices"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -134,7 +135,7 @@ func (s *stream) addPending(r *wire.Record) error {
 		return violation("bridge", "the pending request %d was not announced", r.Sequence)
 	}
 	if s.shownLen+len(r.Data) > s.max {
-		return tooLarge("the pending requests", s.max)
+		return tooLarge("the pending requests of the session are", s.max)
 	}
 	s.shownLen += len(r.Data)
 	data, whole, err := s.pending.join(r, s.max)
@@ -155,7 +156,7 @@ func (p *partial) join(r *wire.Record, limit int) (data []byte, whole bool, err 
 		return nil, false, violation("bridge", "the fragment of record %d at %d comes where %d belongs", r.Sequence, r.Offset, len(p.data))
 	}
 	if len(p.data)+len(r.Data) > limit {
-		return nil, false, tooLarge("a record", limit)
+		return nil, false, tooLarge("a record of the session is", limit)
 	}
 	if r.Flags&wire.FlagMore != 0 {
 		p.sequence, p.stream = r.Sequence, r.Stream
@@ -177,7 +178,7 @@ func (p *partial) join(r *wire.Record, limit int) (data []byte, whole bool, err 
 func tooLarge(what string, limit int) error {
 	return &wire.Error{
 		Code:    CodeRecordTooLarge,
-		Message: what + " of the session is longer than this client takes",
+		Message: fmt.Sprintf("%s longer than the %d bytes that this client takes", what, limit),
 		Advice:  "attach again with a larger SessionConfig.MaxRecord, or end the session",
 	}
 }

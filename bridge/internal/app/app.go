@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"net"
 
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/brokerlink"
@@ -72,9 +73,17 @@ func open(c wire.Configure, fds []int, link *brokerlink.Link, log hclog.Logger) 
 	return s, serve.New(s, set.Listener, c.PeerUIDs, log), nil
 }
 
-// tellFailure reports why the session can't be opened.
+// tellFailure reports why the session can't be opened, with its cause: the
+// broker writes it into its log.
 func tellFailure(link *brokerlink.Link, err error, log hclog.Logger) {
-	e := &wire.Error{Code: wire.CodeOf(err), Message: err.Error(), Advice: "look at the bridge's log"}
+	e := &wire.Error{Code: wire.CodeInternal, Message: err.Error(), Advice: "look at the bridge's log"}
+	var known *wire.Error
+	if errors.As(err, &known) {
+		e.Code, e.Message, e.Advice = known.Code, known.Message, known.Advice
+		if known.Err != nil {
+			e.Message += ": " + known.Err.Error()
+		}
+	}
 	if told := link.Tell(e.ToMessage(0)); told != nil {
 		log.Warn("failure_untold", "error", told.Error())
 	}

@@ -2,6 +2,8 @@ package app_test
 
 import (
 	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/rig"
@@ -144,5 +146,48 @@ func TestTooManyRequestsStall(t *testing.T) {
 		if _, e := c.Input(fmt.Sprint(i), []byte(answerTo(fmt.Sprint(i)))); e != nil {
 			t.Fatal(e)
 		}
+	}
+}
+
+// R45, R47: an ack frees everything around a pending request and not the
+// request; its answer frees that too, also when a bridge has died in between.
+func TestPendingRequestSurvivesFreeing(t *testing.T) {
+	r := rig.New(t, rig.Options{Framing: wire.FramingPi})
+	b := r.Start()
+	c := r.Writer()
+	filler := `{"type":"message","text":"` + strings.Repeat("f", 50_000) + `"}` + "\n"
+	request := dialog("kept", "confirm")
+	text := strings.Repeat(filler, 30) + request + strings.Repeat(filler, 30)
+	if _, err := r.AgentStdout.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	for range 61 {
+		c.Next()
+	}
+	if _, e := c.Ack(61); e != nil {
+		t.Fatal(e)
+	}
+	spool := filepath.Join(r.Dir, "stdout")
+	eventually(t, "all but the request to be freed", func() bool { return allocated(t, spool) <= 16<<10 })
+	if held := c.Inspect().SpoolBytes; held != uint64(len(request)) {
+		t.Fatalf("the spool holds %d bytes", held)
+	}
+	for range 2 {
+		if err := b.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		b = r.Start()
+		c = r.Writer()
+		c.Inspect()
+		if len(c.Records) != 1 || string(c.Records[0].Data) != request {
+			t.Fatalf("shown again: %+v", c.Records)
+		}
+	}
+	if _, e := c.Input("i", []byte(answerTo("kept"))); e != nil {
+		t.Fatal(e)
+	}
+	eventually(t, "the request to be freed", func() bool { return allocated(t, spool) <= 4096 })
+	if held := c.Inspect().SpoolBytes; held != 0 {
+		t.Fatalf("the spool holds %d bytes", held)
 	}
 }

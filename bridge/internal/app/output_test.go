@@ -2,6 +2,8 @@ package app_test
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -261,5 +263,91 @@ func TestTerminate(t *testing.T) {
 	r.Exit(0)
 	if rec := c.Next(); rec.Stream != wire.StreamExit {
 		t.Fatalf("record %+v", rec)
+	}
+}
+
+// R48, R50: closeInput outlives the bridge: the next one drains what was
+// accepted, closes, and tells the broker; one that comes after that knows.
+func TestCloseInputSurvives(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	b := r.Start()
+	c := r.Writer()
+	data := bytes.Repeat([]byte("0123456789abcde\n"), 3<<16) // 3 MiB, more than a pipe holds
+	if _, e := c.Input("i", data); e != nil {
+		t.Fatal(e)
+	}
+	c.Send(wire.CloseInput{ID: 1 << 20, Lease: c.Attached.Lease})
+	eventually(t, "the entry", func() bool { return c.Inspect().InputClosed })
+	if err := b.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	b = r.Start()
+	c = r.Writer()
+	if !c.Attached.InputClosed {
+		t.Fatal("closeInput is forgotten")
+	}
+	_, e := c.Input("late", []byte("late\n"))
+	wantCode(t, e, wire.CodeRuntimeNotWritable)
+	got := make(chan []byte, 1)
+	go func() {
+		all, _ := io.ReadAll(r.AgentStdin)
+		got <- all
+	}()
+	if e := c.CloseInput(); e != nil {
+		t.Fatal(e)
+	}
+	select {
+	case all := <-got:
+		if !bytes.Equal(all, data) {
+			t.Fatalf("%d bytes of %d arrived", len(all), len(data))
+		}
+	case <-time.After(rig.Timeout):
+		t.Fatal("the agent's input does not end")
+	}
+	if err := b.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.Start()
+	c = r.Writer()
+	if e := c.CloseInput(); e != nil || !c.Attached.InputClosed {
+		t.Fatal(e)
+	}
+	if st := c.Inspect(); st.InputDelivered != uint64(len(data)) || st.InputAccepted != st.InputDelivered {
+		t.Fatalf("status %+v", st)
+	}
+}
+
+// R47: delivered input is freed well behind the pipe, and arrives unchanged
+// although the pipe holds pages of the file.
+func TestInputIsFreed(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	r.Start()
+	c := r.Writer()
+	const n, size = 40, 1 << 20
+	got := make(chan error, 1)
+	go func() {
+		want := make([]byte, size)
+		part := make([]byte, size)
+		for i := range n {
+			for j := range want {
+				want[j] = byte(i + 1)
+			}
+			if _, err := io.ReadFull(r.AgentStdin, part); err != nil || !bytes.Equal(part, want) {
+				got <- fmt.Errorf("input %d: %v", i, err)
+				return
+			}
+		}
+		got <- nil
+	}()
+	for i := range n {
+		if _, e := c.Input(fmt.Sprint(i), bytes.Repeat([]byte{byte(i + 1)}, size)); e != nil {
+			t.Fatal(e)
+		}
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if a := allocated(t, filepath.Join(r.Dir, "input.data")); a > 8<<20 {
+		t.Fatalf("%d bytes of delivered input are kept", a)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +20,10 @@ const spliceFlags = unix.SPLICE_F_NONBLOCK | unix.SPLICE_F_MOVE
 // Pipe owns one end of a pipe. One goroutine at a time may splice; Close may be
 // called from any other and makes it return os.ErrClosed.
 type Pipe struct {
-	f    *os.File
-	raw  syscall.RawConn
-	name string
+	f      *os.File
+	raw    syscall.RawConn
+	name   string
+	closed atomic.Bool
 }
 
 // NewPipe takes ownership of a raw descriptor, also when it fails. The
@@ -62,7 +64,7 @@ func (p *Pipe) SpliceTo(dst *File, max int) (int, error) {
 		return spliceErr != unix.EAGAIN
 	})
 	if err != nil {
-		return 0, p.closed(err)
+		return 0, p.failed(err)
 	}
 	if spliceErr != nil {
 		return 0, fmt.Errorf("splice %s to %s: %w", p.name, dst.name, spliceErr)
@@ -84,7 +86,7 @@ func (p *Pipe) SpliceFrom(src *File, max int) (int, error) {
 		return spliceErr != unix.EAGAIN
 	})
 	if err != nil {
-		return 0, p.closed(err)
+		return 0, p.failed(err)
 	}
 	if spliceErr != nil {
 		return 0, fmt.Errorf("splice %s to %s: %w", src.name, p.name, spliceErr)
@@ -102,7 +104,7 @@ func (p *Pipe) Buffered() (int64, error) {
 	if err := p.raw.Control(func(fd uintptr) {
 		n, ioctlErr = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 	}); err != nil {
-		return 0, p.closed(err)
+		return 0, p.failed(err)
 	}
 	if ioctlErr != nil {
 		return 0, fmt.Errorf("FIONREAD of %s: %w", p.name, ioctlErr)
@@ -111,9 +113,19 @@ func (p *Pipe) Buffered() (int64, error) {
 }
 
 // Close closes the end and releases a goroutine that waits in a splice.
-func (p *Pipe) Close() error { return p.f.Close() }
+func (p *Pipe) Close() error {
+	p.closed.Store(true)
+	return p.f.Close()
+}
 
-func (p *Pipe) closed(err error) error { return fmt.Errorf("pipe %s: %w", p.name, err) }
+// failed wraps an error of the RawConn, which tells of a Close during a wait
+// with an error that has no name outside of the standard library.
+func (p *Pipe) failed(err error) error {
+	if p.closed.Load() {
+		err = os.ErrClosed
+	}
+	return fmt.Errorf("pipe %s: %w", p.name, err)
+}
 
 func splice(from, to, max int) (int64, error) {
 	for {

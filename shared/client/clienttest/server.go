@@ -1,6 +1,7 @@
 package clienttest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -25,7 +26,7 @@ const (
 // pageSize makes lists of a few sessions have several pages.
 const pageSize = 3
 
-// Server is a broker with its sessions. The test's cleanup closes it.
+// Server is a broker with its sessions.
 type Server struct {
 	// Dir is the folder of the sockets.
 	Dir   string
@@ -47,24 +48,32 @@ type hosted struct {
 	quit     chan struct{}
 }
 
-// Start starts a server whose sessions run the agent.
+// New starts a server whose sessions run the agent.
+func New(agent Agent) (*Server, error) {
+	// A test's own temporary folder is often too long for the paths of sockets.
+	dir, err := os.MkdirTemp("", "ps-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Dir: dir, agent: agent, sessions: make(map[wire.SessionID]*hosted), quit: make(chan struct{})}
+	if err = os.Mkdir(filepath.Join(dir, "s"), 0o700); err == nil {
+		s.listener, err = net.Listen("unix", s.Socket())
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	s.serve(s.listener, s.quit, s.broker)
+	return s, nil
+}
+
+// Start is New for a test, whose cleanup closes the server.
 func Start(t testing.TB, agent Agent) *Server {
 	t.Helper()
-	// The folders of t.TempDir are too long for the paths of sockets.
-	dir, err := os.MkdirTemp("", "ps-")
+	s, err := New(agent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Mkdir(filepath.Join(dir, "s"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{Dir: dir, agent: agent, sessions: make(map[wire.SessionID]*hosted), quit: make(chan struct{})}
-	if s.listener, err = net.Listen("unix", s.Socket()); err != nil {
-		t.Fatal(err)
-	}
-	s.serve(s.listener, s.quit, s.broker)
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	return s
 }
 
@@ -113,13 +122,15 @@ func (s *Server) KillBridge(id wire.SessionID) {
 	}
 }
 
-func (s *Server) close() {
+// Close ends all sessions and connections, and removes the folder.
+func (s *Server) Close() {
 	close(s.quit)
 	s.listener.Close()
 	for _, info := range s.Sessions() {
 		s.remove(info.Session)
 	}
 	s.owned.Wait()
+	os.RemoveAll(s.Dir)
 }
 
 // serve accepts connections until the listener is closed, and ends them when

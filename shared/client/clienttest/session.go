@@ -22,7 +22,6 @@ type session struct {
 
 	generation uint64
 	writer     *connection
-	observers  uint64
 	inputs     map[string]string
 	stdin      []byte
 	accepted   uint64
