@@ -28,6 +28,7 @@ const (
 	readyTimeout  = 30 * time.Second
 	sendTimeout   = 5 * time.Second
 	killTimeout   = 10 * time.Second
+	deathTimeout  = time.Second
 	// reasonTimeout bounds how long a bridge waits that says that the sandbox
 	// has ended before the broker has seen it.
 	reasonTimeout = 5 * time.Second

@@ -31,11 +31,30 @@ func (s *session) serve(b *bridge) {
 		if err == nil {
 			continue
 		}
-		if s.ctx.Err() == nil && !b.proc.Dead() {
+		if s.ctx.Err() == nil && !s.dies(b, err) {
 			s.log.Warn("bridge_misbehaved", "pid", b.proc.ID().PID, "error", err.Error())
 			s.kill(b)
 		}
 		return
+	}
+}
+
+// dies reports whether the bridge's death explains the error: its socket ends
+// a moment before it does.
+func (s *session) dies(b *bridge, err error) bool {
+	var violation *wire.Error
+	if errors.As(err, &violation) {
+		return false
+	}
+	t := time.NewTimer(deathTimeout)
+	defer t.Stop()
+	select {
+	case <-b.proc.Done():
+		return true
+	case <-s.ctx.Done():
+		return true
+	case <-t.C:
+		return false
 	}
 }
 
