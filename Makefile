@@ -51,6 +51,10 @@ bench: setup build ## measure session start and throughput, as ratios from one r
 fuzz: ## run each fuzz target for FUZZTIME (default 1m)
 	@e2e/fuzz.sh $(or $(FUZZTIME),1m)
 
+.PHONY: soak
+soak: setup ## kill storms, stories and fuzzing for DURATION (default 30m)
+	@e2e/soak.sh $(DURATION)
+
 .PHONY: tcb
 tcb: ## what runs as root: lines of our own, and what is linked in
 	@e2e/tcb.sh

@@ -44,8 +44,8 @@ digest = %q
 path = %q
 first_uid = 2000000
 uid_count = 1000
-`, s.env.Runsc.Path, s.env.Runsc.Manifest, s.env.Runsc.Digest,
-		s.env.Rootfs.Path, s.env.Rootfs.Manifest, s.env.Rootfs.Digest,
+`, s.artifacts.Runsc.Path, s.artifacts.Runsc.Manifest, s.artifacts.Runsc.Digest,
+		s.artifacts.Rootfs.Path, s.artifacts.Rootfs.Manifest, s.artifacts.Rootfs.Digest,
 		s.Program("paseo-sandbox-bridge"))
 }
 

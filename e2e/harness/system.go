@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/artifact/cache"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
@@ -61,9 +62,9 @@ type Workspace struct {
 // below one temporary folder.
 type System struct {
 	// Prefix holds everything; it is removed by Close.
-	Prefix  string
-	options Options
-	env     Artifacts
+	Prefix    string
+	options   Options
+	artifacts *cache.Index
 
 	mu     sync.Mutex
 	broker *exec.Cmd
@@ -79,7 +80,7 @@ func New(o Options) (*System, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("root is needed to start sandboxes; run it with sudo")
 	}
-	artifacts, err := LoadArtifacts()
+	artifacts, err := cache.Locate(cache.Dir())
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func New(o Options) (*System, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &System{Prefix: prefix, options: o, env: artifacts}
+	s := &System{Prefix: prefix, options: o, artifacts: artifacts}
 	if err := s.prepare(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(prefix))
 	}
@@ -147,7 +148,7 @@ func (s *System) Program(name string) string { return filepath.Join(s.options.Bi
 func (s *System) PeerUID() uint32 { return s.options.PeerUIDs[0] }
 
 // Artifacts are the runsc and the root file system in use.
-func (s *System) Artifacts() Artifacts { return s.env }
+func (s *System) Artifacts() *cache.Index { return s.artifacts }
 
 // StartBroker starts the broker and waits until it accepts connections.
 func (s *System) StartBroker(ctx context.Context) error {
@@ -296,3 +297,6 @@ func (s *System) remove() error {
 	}
 	return os.RemoveAll(s.Prefix)
 }
+
+// Discard removes the prefix of a system whose broker never ran.
+func (s *System) Discard() error { return errors.Join(s.log.Close(), s.remove()) }

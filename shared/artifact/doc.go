@@ -6,6 +6,19 @@
 // SHA-256 and symlink target. The SHA-256 of the manifest is the artifact's
 // digest, written "sha256:<hex>". Whoever trusts a digest trusts the tree.
 //
+// A manifest is lines, each ended by LF, of fields parted by one space:
+//
+//	paseo-sandbox-artifact/1 tree          or "file", for a single file
+//	d MODE UID GID PATH                    directory
+//	f MODE UID GID SIZE SHA256 PATH        regular file
+//	l 0777 UID GID PATH TARGET             symlink
+//
+// MODE is four octal digits, SHA256 lower-case hexadecimal, other numbers are
+// decimal. PATH is relative and clean; the first is "." for the artifact itself,
+// the others follow in ascending byte order, a directory before what it holds.
+// In PATH and TARGET every byte outside "!" to "~", and "%", is written %XX with
+// upper-case digits. No other spelling is accepted, so one tree has one digest.
+//
 // There are two checks. [Artifact.VerifyFull] reads everything; it is for
 // import, start and diagnosis. [Artifact.VerifyIdentity] costs a few dozen
 // system calls and is for each session: same inodes, owners and modes as when

@@ -1,12 +1,14 @@
 package artifact
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"path"
+	"slices"
+	"sort"
 	"strconv"
 	"strings"
 )
@@ -63,29 +65,41 @@ type Manifest struct {
 
 const magic = "paseo-sandbox-artifact/1 "
 
-// newManifest checks the entries and encodes them.
+// newManifest encodes the entries and checks them.
 func newManifest(kind Kind, entries []Entry, want owner) (*Manifest, error) {
-	m := &Manifest{Kind: kind, Entries: entries}
-	var b bytes.Buffer
-	b.WriteString(magic + string(kind) + "\n")
+	b := []byte(magic + string(kind) + "\n")
 	for i := range entries {
-		b.WriteString(entries[i].line())
-		b.WriteByte('\n')
+		b = append(append(b, entries[i].line()...), '\n')
 	}
-	m.encoded = b.Bytes()
-	if len(m.encoded) > MaxManifestBytes {
-		return nil, errorf(CodeManifestInvalid, nil, "the manifest would have %d bytes, more than %d", len(m.encoded), MaxManifestBytes)
+	if len(b) > MaxManifestBytes {
+		return nil, errorf(CodeManifestInvalid, nil, "the manifest would have %d bytes, more than %d", len(b), MaxManifestBytes)
 	}
+	return checked(kind, entries, b, want)
+}
+
+// checked makes a manifest of entries and their encoding.
+func checked(kind Kind, entries []Entry, encoded []byte, want owner) (*Manifest, error) {
+	sum := sha256.Sum256(encoded)
+	m := &Manifest{Kind: kind, Entries: entries, encoded: encoded, digest: "sha256:" + hex.EncodeToString(sum[:])}
 	if err := m.check(want); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(m.encoded)
-	m.digest = "sha256:" + hex.EncodeToString(sum[:])
 	return m, nil
 }
 
 // Digest returns "sha256:" and the hexadecimal SHA-256 of the encoded manifest.
 func (m *Manifest) Digest() string { return m.digest }
+
+// HasDir says whether the absolute path name is a directory of the tree itself,
+// with no symlink on the way: a place where something can be mounted.
+func (m *Manifest) HasDir(name string) bool {
+	rel := strings.TrimPrefix(name, "/")
+	if rel == name || rel == "" {
+		return false
+	}
+	i := 1 + sort.Search(len(m.Entries)-1, func(i int) bool { return m.Entries[i+1].Path >= rel })
+	return i < len(m.Entries) && m.Entries[i].Path == rel && m.Entries[i].Type == TypeDir
+}
 
 // Bytes returns the size of all regular files together.
 func (m *Manifest) Bytes() int64 {
@@ -151,22 +165,23 @@ func parseManifest(data []byte, want owner) (*Manifest, error) {
 		}
 		entries = append(entries, e)
 	}
-	return newManifest(Kind(kind), entries, want)
+	return checked(Kind(kind), entries, slices.Clone(data), want)
 }
 
 func parseLine(line string) (Entry, error) {
 	var e Entry
 	f := strings.Split(line, " ")
-	fields := map[string]int{"d": 5, "f": 7, "l": 6}[f[0]]
-	if fields == 0 || len(f) != fields {
-		return e, fmt.Errorf("an unknown type or a wrong number of fields")
+	switch {
+	case f[0] == "d" && len(f) == 5, f[0] == "f" && len(f) == 7, f[0] == "l" && len(f) == 6:
+	default:
+		return e, errors.New("an unknown type or a wrong number of fields")
 	}
 	e.Type = Type(f[0][0])
 	var num [3]uint64
 	for i, base := range [...]int{8, 10, 10} {
 		n, err := strconv.ParseUint(f[i+1], base, 32)
 		if err != nil {
-			return e, fmt.Errorf("a number is out of range or malformed")
+			return e, errors.New("a number is out of range or malformed")
 		}
 		num[i] = n
 	}
@@ -176,7 +191,7 @@ func parseLine(line string) (Entry, error) {
 		size, err := strconv.ParseInt(rest[0], 10, 64)
 		sum, sumErr := hex.DecodeString(rest[1])
 		if err != nil || size < 0 || size > MaxFileBytes || sumErr != nil || len(sum) != sha256.Size {
-			return e, fmt.Errorf("a size or digest is out of range or malformed")
+			return e, errors.New("a size or digest is out of range or malformed")
 		}
 		e.Size, rest = size, rest[2:]
 		copy(e.SHA256[:], sum)
@@ -235,18 +250,30 @@ func validPath(p string) bool {
 // escape writes a path with everything but printable ASCII other than "%" as
 // %XX, so that a line holds one space between fields and nothing else.
 func escape(s string) string {
+	plain := func(c byte) bool { return c > ' ' && c < 0x7f && c != '%' }
+	first := 0
+	for first < len(s) && plain(s[first]) {
+		first++
+	}
+	if first == len(s) {
+		return s
+	}
 	var b strings.Builder
-	for i := range len(s) {
-		if c := s[i]; c > ' ' && c < 0x7f && c != '%' {
-			b.WriteByte(c)
+	b.WriteString(s[:first])
+	for i := first; i < len(s); i++ {
+		if plain(s[i]) {
+			b.WriteByte(s[i])
 		} else {
-			fmt.Fprintf(&b, "%%%02X", c)
+			fmt.Fprintf(&b, "%%%02X", s[i])
 		}
 	}
 	return b.String()
 }
 
 func unescape(s string) (string, error) {
+	if !strings.Contains(s, "%") {
+		return s, nil
+	}
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] != '%' {
@@ -254,11 +281,11 @@ func unescape(s string) (string, error) {
 			continue
 		}
 		if i+2 >= len(s) {
-			return "", fmt.Errorf("a path ends within an escape")
+			return "", errors.New("a path ends within an escape")
 		}
 		c, err := hex.DecodeString(s[i+1 : i+3])
 		if err != nil {
-			return "", fmt.Errorf("a path holds a malformed escape")
+			return "", errors.New("a path holds a malformed escape")
 		}
 		b.WriteByte(c[0])
 		i += 2

@@ -88,6 +88,22 @@ func openTrusted(name string, want owner) (int, *unix.Stat_t, error) {
 	panic("unreachable: a path has a last component")
 }
 
+// CheckPlace says whether artifacts in the directory dir could be trusted: no
+// one but root can change it or what is above it, and no symlink leads there.
+func CheckPlace(dir string) error { return checkPlace(dir, rootOwner) }
+
+func checkPlace(dir string, want owner) error {
+	fd, st, err := openTrusted(dir, want)
+	if err != nil {
+		return err
+	}
+	_ = unix.Close(fd)
+	if !trustedParent(st, want) {
+		return errorf(CodeNotRootOwned, nil, "%q can be changed by users other than root", dir)
+	}
+	return nil
+}
+
 // reopenDir opens a directory anew, since a listing moves the offset of the
 // description it uses. The caller owns the descriptor.
 func reopenDir(fd int) (int, error) {

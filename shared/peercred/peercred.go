@@ -22,7 +22,9 @@ const (
 	invalidUID  = 1<<32 - 1
 )
 
-// Of returns the peer of a connected socket. Call it once, right after accept.
+// Of returns the peer of a connected socket: its effective ids when it called
+// connect(2), or socketpair(2). Call it once, right after accept. It returns
+// the zero Peer, without an error, when the kernel names no user of ours.
 func Of(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -50,7 +52,7 @@ func (p Peer) Is(uid uint32) bool { return p.known && p.uid == uid }
 // Known reports whether the kernel named a user at all.
 func (p Peer) Known() bool { return p.known }
 
-// UID and GID return the ids for an audit line; 2^32-1 for nobody.
+// UID returns the user id for an audit line; 2^32-1 for nobody.
 func (p Peer) UID() uint32 {
 	if !p.known {
 		return invalidUID

@@ -1,8 +1,3 @@
-// Command setup builds the runsc executable and the Pi rootfs into a cache, or
-// reports what is there.
-//
-// Exit status: 0 all is ready, 1 it failed or, with --check, something is not
-// ready, 2 wrong usage, 130 interrupted.
 package main
 
 import (
@@ -43,6 +38,12 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends this process at once
+	// debootstrap and what apt-get calls live in sbin, which a plain su leaves out.
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/local/sbin:/usr/sbin:/sbin"); err != nil {
+		fmt.Fprintln(os.Stderr, "setup:", err)
+		os.Exit(1)
+	}
 	unix.Umask(0o022) // modes are part of an artifact's digest
 	res, err := run(ctx, &o)
 	if err != nil && ctx.Err() != nil {

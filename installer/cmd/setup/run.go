@@ -177,6 +177,9 @@ func (p *plan) examine(ctx context.Context, s *setup.Setup) error {
 }
 
 func (p *plan) check(ctx context.Context, s *setup.Setup, res *result) error {
+	if err := s.Resolve(); err != nil {
+		return err
+	}
 	if err := p.examine(ctx, s); err != nil {
 		return err
 	}
@@ -187,7 +190,7 @@ func (p *plan) check(ctx context.Context, s *setup.Setup, res *result) error {
 		res.NotReady = append(res.NotReady, r.Name)
 	}
 	if len(p.missing) > 0 {
-		return setup.Errorf(setup.CodeNotReady, setup.CheckRoot(s.Cache), "Run set-up without --check.", "not all artifacts are built")
+		return setup.Errorf(setup.CodeNotReady, errors.Join(setup.CheckRoot(s.Cache), s.CheckSpace(p.missing)), "Run set-up without --check.", "not all artifacts are built")
 	}
 	res.Artifacts = p.index()
 	return nil

@@ -2,7 +2,6 @@ package recipe
 
 import (
 	"context"
-	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -69,7 +68,5 @@ func (r *rootfs) assemble(ctx context.Context, b *setup.Bench, out string) error
 	if t.err != nil {
 		return setup.Errorf(setup.CodeStageFailed, t.err, "Look at the cause.", "the rootfs can't be put together")
 	}
-	// The stages before this one are not needed any more once it has finished,
-	// but an interruption here starts from them: they go with the work folder.
-	return os.Chmod(t.root, 0o755)
+	return nil
 }

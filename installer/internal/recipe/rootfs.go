@@ -98,8 +98,9 @@ func Rootfs(source, mirror string) (*setup.Recipe, Versions, error) {
 }
 
 // debian makes the base system. Signatures are checked, whatever the mirror.
+// Debian and Go call both architectures the same.
 func (r *rootfs) debian(ctx context.Context, b *setup.Bench, out string) error {
-	args := []string{"debootstrap", "--variant=minbase", "--force-check-gpg", "--keyring=" + keyring, "--merged-usr",
+	args := []string{"debootstrap", "--variant=minbase", "--force-check-gpg", "--keyring=" + keyring, "--merged-usr", "--arch=" + runtime.GOARCH,
 		"--include=" + strings.Join(r.pins.Debian.Packages, ","), r.pins.Debian.Suite, filepath.Join(out, "root")}
 	if r.mirror != "" {
 		args = append(args, r.mirror)

@@ -84,8 +84,13 @@ func removeTree(name string) error {
 		return err
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], filepath.Clean(name)+"/") {
-			return errors.New(f[4] + " is mounted: unmount it first")
+		f := strings.Fields(line) // proc_pid_mountinfo(5): the fifth is the mount point
+		if len(f) < 5 {
+			continue
+		}
+		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(f[4])
+		if strings.HasPrefix(point+"/", filepath.Clean(name)+"/") {
+			return errors.New(point + " is mounted: unmount it first")
 		}
 	}
 	return os.RemoveAll(name)

@@ -3,8 +3,10 @@ package setup
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // heartbeat is how often a running stage says that it is alive.
@@ -44,7 +46,7 @@ func (p *Progress) During(what string, detail func() string, f func() error) err
 			}
 			line := ""
 			if detail != nil {
-				line = detail()
+				line = printable(detail())
 			}
 			p.Printf("%s: %.0f s  %s", what, time.Since(begin).Seconds(), line)
 			wait = min(2*wait, 8*time.Second)
@@ -57,4 +59,18 @@ func (p *Progress) During(what string, detail func() string, f func() error) err
 		p.Printf("%s: done in %.1f s", what, time.Since(begin).Seconds())
 	}
 	return err
+}
+
+// printable makes a line of another program's output fit for a terminal.
+func printable(line string) string {
+	line = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, line)
+	if short := []rune(line); len(short) > 100 {
+		return string(short[:100]) + "…"
+	}
+	return line
 }

@@ -3,12 +3,14 @@ package setup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -25,25 +27,40 @@ type Setup struct {
 	Force    bool // build again what is finished
 }
 
-// Open makes the cache directory if need be, resolves symlinks on the way to
-// it, and locks it until the returned function is called.
+// Open makes the cache directory if need be, names it by its real path, and
+// locks it until the returned function is called.
 func (s *Setup) Open(ctx context.Context) (func(), error) {
 	for _, sub := range []string{"log", "work"} {
 		if err := os.MkdirAll(filepath.Join(s.Cache, sub), 0o755); err != nil {
 			return nil, Errorf(CodeCache, err, "Choose another cache with PASEO_SANDBOX_CACHE or --cache.", "the cache %q can't be made", s.Cache)
 		}
 	}
-	// Artifacts are opened without following symlinks, so name the real place.
-	real, err := filepath.EvalSymlinks(s.Cache)
-	if err != nil {
-		return nil, Errorf(CodeCache, err, "Look at the cause.", "the cache %q can't be resolved", s.Cache)
+	if err := s.Resolve(); err != nil {
+		return nil, err
 	}
-	s.Cache = real
+	// Better now than after building.
+	if err := artifact.CheckPlace(s.Cache); err != nil {
+		return nil, Errorf(CodeCache, err, "Choose another cache with PASEO_SANDBOX_CACHE or --cache: one that root alone can change, as its parents.", "artifacts in the cache %q would not be trusted", s.Cache)
+	}
 	lock, err := lockCache(ctx, s.Cache, s.Progress)
 	if err != nil {
 		return nil, err
 	}
 	return func() { _ = lock.Close() }, nil
+}
+
+// Resolve names the cache by its real path, if it exists: artifacts are opened
+// without following a symlink.
+func (s *Setup) Resolve() error {
+	name, err := filepath.EvalSymlinks(s.Cache)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return Errorf(CodeCache, err, "Look at the cause.", "the cache %q can't be resolved", s.Cache)
+	}
+	s.Cache = name
+	return nil
 }
 
 func (s *Setup) artifactDir(r *Recipe) string { return filepath.Join(s.Cache, r.Name, r.Key) }
@@ -80,7 +97,11 @@ func (s *Setup) Ready(ctx context.Context, r *Recipe, known artifact.Location) (
 	}
 	defer a.Close()
 	if full {
-		err = s.Progress.During(r.Name+": full check", nil, func() error { return a.VerifyFull(ctx, nil) })
+		var done, total atomic.Int64
+		detail := func() string { return fmt.Sprintf("%d of %d MiB", done.Load()>>20, total.Load()>>20) }
+		err = s.Progress.During(r.Name+": full check", detail, func() error {
+			return a.VerifyFull(ctx, func(d, t int64) { done.Store(d); total.Store(t) })
+		})
 	}
 	return loc, err == nil, err
 }
@@ -88,7 +109,7 @@ func (s *Setup) Ready(ctx context.Context, r *Recipe, known artifact.Location) (
 // Build makes the artifacts of the recipes side by side. When one fails the
 // others are stopped. The result is in the order of the recipes.
 func (s *Setup) Build(ctx context.Context, recipes []*Recipe) ([]artifact.Location, error) {
-	if err := s.enoughSpace(recipes); err != nil {
+	if err := s.CheckSpace(recipes); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -112,13 +133,20 @@ func (s *Setup) Build(ctx context.Context, recipes []*Recipe) ([]artifact.Locati
 	return locs, nil
 }
 
-func (s *Setup) enoughSpace(recipes []*Recipe) error {
+// CheckSpace refuses a cache whose filesystem is too full for building.
+func (s *Setup) CheckSpace(recipes []*Recipe) error {
 	var need int64
 	for _, r := range recipes {
 		need += r.Space
 	}
+	dir := s.Cache
 	var st unix.Statfs_t
-	if err := unix.Statfs(s.Cache, &st); err != nil {
+	err := unix.Statfs(dir, &st)
+	for err == unix.ENOENT && dir != "/" { // where it would be made
+		dir = filepath.Dir(dir)
+		err = unix.Statfs(dir, &st)
+	}
+	if err != nil {
 		return Errorf(CodeCache, err, "Look at the cause.", "the free space of %q can't be read", s.Cache)
 	}
 	if free := int64(st.Bavail) * st.Bsize; free < need {

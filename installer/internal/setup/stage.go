@@ -48,10 +48,35 @@ func (b *Bench) Exec(ctx context.Context, dir string, env []string, args ...stri
 
 const half = ".half" // suffix of a folder whose stage has not finished
 
-// build runs the stages that have not finished in an earlier run and puts the
-// artifact into place. The cache must be locked.
+// build makes the artifact and puts it into place; its digest is the result.
+// The cache must be locked.
 func (s *Setup) build(ctx context.Context, r *Recipe) (string, error) {
-	final := s.artifactDir(r)
+	dir, err := s.runStages(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	last := filepath.Join(dir, r.Stages[len(r.Stages)-1].Name)
+	digest, err := s.seal(ctx, r, last)
+	if err != nil {
+		return "", err
+	}
+	what := r.Name + ": put into place"
+	err = s.Progress.During(what, nil, func() error {
+		final := s.artifactDir(r)
+		if err := replaceDir(last, final, filepath.Join(dir, "replaced")); err != nil {
+			return Errorf(CodeCache, err, "Look at the cause.", "the finished artifact can't be moved to %q", final)
+		}
+		if err := removeTree(filepath.Dir(dir)); err != nil {
+			s.Progress.Printf("%s: leftovers stay in %s: %v", what, dir, err)
+		}
+		return nil
+	})
+	return digest, err
+}
+
+// runStages runs the stages that have not finished in an earlier run and
+// returns the folder that holds theirs.
+func (s *Setup) runStages(ctx context.Context, r *Recipe) (string, error) {
 	work := filepath.Join(s.Cache, "work", r.Name)
 	dir := filepath.Join(work, r.Key)
 	if err := s.clearWork(work, r); err != nil {
@@ -62,18 +87,7 @@ func (s *Setup) build(ctx context.Context, r *Recipe) (string, error) {
 			return "", err
 		}
 	}
-	last := filepath.Join(dir, r.Stages[len(r.Stages)-1].Name)
-	digest, err := s.seal(ctx, r, last)
-	if err != nil {
-		return "", err
-	}
-	if err := replaceDir(last, final, filepath.Join(dir, "replaced")); err != nil {
-		return "", Errorf(CodeCache, err, "Look at the cause.", "the finished artifact can't be moved to %q", final)
-	}
-	if err := removeTree(work); err != nil {
-		s.Progress.Printf("%s: leftovers stay in %s: %v", r.Name, work, err)
-	}
-	return digest, nil
+	return dir, nil
 }
 
 // clearWork discards what an interrupted run left half-done, and everything
@@ -90,22 +104,25 @@ func (s *Setup) clearWork(work string, r *Recipe) error {
 	if err := os.MkdirAll(filepath.Join(work, r.Key), 0o755); err != nil {
 		return unusable(err)
 	}
-	for _, pattern := range []string{filepath.Join(work, "*"), filepath.Join(work, r.Key, "*")} {
-		found, err := filepath.Glob(pattern)
+	clear := func(dir string, keep func(name string) bool) error {
+		found, err := os.ReadDir(dir)
 		if err != nil {
 			return unusable(err)
 		}
-		for _, name := range found {
-			keep := name == filepath.Join(work, r.Key) || filepath.Dir(name) != work && !strings.HasSuffix(name, half)
-			if keep {
+		for _, entry := range found {
+			if keep(entry.Name()) {
 				continue
 			}
-			if err := removeTree(name); err != nil {
+			if err := removeTree(filepath.Join(dir, entry.Name())); err != nil {
 				return unusable(err)
 			}
 		}
+		return nil
 	}
-	return nil
+	if err := clear(work, func(name string) bool { return name == r.Key }); err != nil {
+		return err
+	}
+	return clear(filepath.Join(work, r.Key), func(name string) bool { return !strings.HasSuffix(name, half) })
 }
 
 // stage runs one stage unless its folder is there.

@@ -82,7 +82,9 @@ func Locate(dir string) (*Index, error) {
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(data))
 		d.DisallowUnknownFields()
-		err = d.Decode(&ix)
+		if err = d.Decode(&ix); err == nil && d.More() {
+			err = errors.New("something follows the object")
+		}
 	}
 	if err == nil && (ix.Arch == "" || ix.Runsc.Digest == "" || ix.Rootfs.Digest == "") {
 		err = errors.New("a field is missing")
