@@ -1,6 +1,8 @@
 package bundle
 
 import (
+	"strconv"
+
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -46,19 +48,102 @@ type Limits struct {
 	TmpBytes int64
 }
 
-// Build returns the configuration.
-func Build(s Session) *specs.Spec { panic("stub") }
-
-// Write writes the configuration as dir/config.json, mode 0600. It refuses to
-// replace one.
-func Write(dir string, s *specs.Spec) error { panic("stub") }
-
-// PiCommand returns the arguments that start Pi: each may be empty. It returns
-// an error of code invalid_argument or invalid_attachment for a value that
-// could be taken for something else.
-func PiCommand(session, model, thinking string, extensions []string) ([]string, error) {
-	panic("stub")
+// Build returns the configuration: a read-only root, no capability, no new
+// privileges, fixed mounts, no annotation, hook or device.
+func Build(s Session) *specs.Spec {
+	return &specs.Spec{
+		Version:  specs.Version,
+		Hostname: s.Hostname,
+		Root:     &specs.Root{Path: s.Rootfs, Readonly: true},
+		Process: &specs.Process{
+			User:            specs.User{UID: s.UID, GID: s.GID},
+			Args:            s.Command,
+			Env:             s.Env,
+			Cwd:             WorkspaceDir,
+			Capabilities:    &specs.LinuxCapabilities{},
+			NoNewPrivileges: true,
+			Rlimits:         rlimits(s.Limits),
+		},
+		Mounts: mounts(s),
+		Linux: &specs.Linux{
+			CgroupsPath: s.CgroupPath,
+			Resources:   resources(s),
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace}, {Type: specs.NetworkNamespace},
+			},
+			MaskedPaths: []string{
+				"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+				"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+			},
+			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
+		},
+	}
 }
 
-// PiEnv returns the whole environment of Pi.
-func PiEnv() []string { panic("stub") }
+// Places inside a sandbox. The root file system has each as a folder: runsc
+// makes a missing one in the host's copy.
+const (
+	WorkspaceDir   = "/workspace"
+	HomeDir        = "/home/agent"
+	AttachmentsDir = "/attachments"
+)
+
+func mounts(s Session) []specs.Mount {
+	workspace := "rw"
+	if s.ReadOnly {
+		workspace = "ro"
+	}
+	tmp := []string{"nosuid", "nodev", "mode=1777"}
+	if s.Limits.TmpBytes > 0 {
+		tmp = append(tmp, "size="+strconv.FormatInt(s.Limits.TmpBytes, 10))
+	}
+	m := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755", "size=1m"}},
+		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: tmp},
+		bind(WorkspaceDir, s.Workspace, workspace),
+		bind(HomeDir, s.StateDir, "rw"),
+	}
+	if s.AttachmentsDir != "" {
+		m = append(m, bind(AttachmentsDir, s.AttachmentsDir, "ro"))
+	}
+	return m
+}
+
+// bind shows a host folder and nothing that is mounted beneath it, and lets no
+// later mount through.
+func bind(to, from, mode string) specs.Mount {
+	return specs.Mount{Destination: to, Type: "bind", Source: from, Options: []string{"bind", "rprivate", "nosuid", "nodev", mode}}
+}
+
+func rlimits(l Limits) []specs.POSIXRlimit {
+	limits := []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}}
+	if l.OpenFiles > 0 {
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Hard: l.OpenFiles, Soft: l.OpenFiles})
+	}
+	return limits
+}
+
+// cpuPeriod is the length of a scheduling period, in microseconds.
+const cpuPeriod = 100_000
+
+func resources(s Session) *specs.LinuxResources {
+	if s.CgroupPath == "" {
+		return nil
+	}
+	r := &specs.LinuxResources{}
+	if memory := s.Limits.MemoryBytes; memory > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: &memory}
+	}
+	if s.Limits.CPUs > 0 {
+		quota, period := int64(s.Limits.CPUs*cpuPeriod), uint64(cpuPeriod)
+		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+	}
+	if pids := s.Limits.PIDs; pids > 0 {
+		r.Pids = &specs.LinuxPids{Limit: &pids}
+	}
+	return r
+}
