@@ -1,0 +1,171 @@
+package layout
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/trusted"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// Layout is where the three trees are.
+type Layout struct{ Etc, Run, Var string }
+
+// Default is the layout of an installed system.
+var Default = Layout{Etc: "/etc/paseo-sandbox", Run: "/run/paseo-sandbox", Var: "/var/lib/paseo-sandbox"}
+
+// At returns the layout with all trees below one folder: etc, run and var. An
+// empty prefix means Default. Error: CodeInvalidConfig when the prefix is not
+// an absolute clean path, or so long that sockets below it could not be named.
+func At(prefix string) (Layout, error) {
+	if prefix == "" {
+		return Default, nil
+	}
+	l := Layout{Etc: prefix + "/etc", Run: prefix + "/run", Var: prefix + "/var"}
+	if !filepath.IsAbs(prefix) || filepath.Clean(prefix) != prefix || prefix == "/" {
+		return l, refuse("the prefix %q is not an absolute path in its shortest form", prefix)
+	}
+	longest := l.Session(strings.Repeat("d", wire.MaxDeployment), false, wire.SessionID(strings.Repeat("0", 32)))
+	if n := len(longest.Socket); n > wire.MaxSocketPath {
+		return l, refuse("the prefix %q is %d bytes too long for the paths of sockets below it", prefix, n-wire.MaxSocketPath)
+	}
+	return l, nil
+}
+
+// Paths that belong to no session.
+func (l Layout) AdminSocket() string { return l.Run + "/admin.sock" }
+func (l Layout) Lock() string        { return l.Run + "/broker.lock" }
+func (l Layout) Runsc() string       { return l.Run + "/runsc" }
+func (l Layout) RunscLogs() string   { return l.Run + "/log" }
+func (l Layout) Mounts() string      { return l.Run + "/mounts" }
+func (l Layout) Records() string     { return l.Var + "/sessions" }
+func (l Layout) Bundles() string     { return l.Var + "/bundles" }
+func (l Layout) Spools() string      { return l.Var + "/spool" }
+func (l Layout) States() string      { return l.Var + "/state" }
+
+// Deployment is the folder of a deployment's sockets. Those of a deployment in
+// a container lie in a closed folder: a bind mount gets by it, a host process
+// of the same user does not.
+func (l Layout) Deployment(id string, container bool) string {
+	if container {
+		return l.Run + "/c/" + id
+	}
+	return l.Run + "/d/" + id
+}
+
+// BrokerSocket is the deployment's broker socket.
+func (l Layout) BrokerSocket(id string, container bool) string {
+	return l.Deployment(id, container) + "/broker.sock"
+}
+
+// Session holds the paths of one session.
+type Session struct{ Pin, Bundle, Attachments, Spool, State, Socket, RunscLog string }
+
+// SocketName is the session's socket, relative to its deployment's folder.
+func SocketName(id wire.SessionID) string { return "s/" + string(id) + ".sock" }
+
+// Session returns the paths of a session.
+func (l Layout) Session(deployment string, container bool, id wire.SessionID) Session {
+	return Session{
+		Pin:         l.Mounts() + "/" + string(id),
+		Bundle:      l.Bundles() + "/" + string(id),
+		Attachments: l.Bundles() + "/" + string(id) + "/attachments",
+		Spool:       l.Spools() + "/" + string(id),
+		State:       l.States() + "/" + string(id),
+		Socket:      l.Deployment(deployment, container) + "/" + SocketName(id),
+		RunscLog:    l.RunscLogs() + "/" + string(id) + ".log",
+	}
+}
+
+// Folder is a folder that the broker makes, with its exact mode.
+type Folder struct {
+	Path string
+	Mode os.FileMode
+}
+
+// Folders lists what Prepare makes, parents first. The deployments are given
+// by id with whether they are in a container.
+func (l Layout) Folders(deployments map[string]bool) []Folder {
+	all := []Folder{
+		{l.Run, 0o755}, {l.Run + "/d", 0o755}, {l.Run + "/c", 0o700},
+		{l.Runsc(), 0o700}, {l.RunscLogs(), 0o700}, {l.Mounts(), 0o700},
+		{l.Var, 0o700}, {l.Records(), 0o700}, {l.Bundles(), 0o700}, {l.Spools(), 0o700}, {l.States(), 0o700},
+	}
+	for id, container := range deployments {
+		dir := l.Deployment(id, container)
+		all = append(all, Folder{dir, 0o755}, Folder{dir + "/s", 0o755})
+	}
+	return all
+}
+
+// Prepare makes the folders. It is idempotent.
+func (l Layout) Prepare(deployments map[string]bool) error {
+	for _, f := range l.Folders(deployments) {
+		if err := trusted.MakeDir(f.Path, f.Mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check says what is wrong with a folder that Prepare made, or nil.
+func (f Folder) Check() error {
+	dir, err := trusted.OpenDir(f.Path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	st, err := dir.Stat()
+	if err != nil {
+		return err
+	}
+	if st.Mode().Perm() != f.Mode {
+		return refuse("%s has the mode %04o, not %04o", f.Path, st.Mode().Perm(), f.Mode)
+	}
+	return nil
+}
+
+// Overlaps reports whether a folder is one of the broker's own, lies in one,
+// or holds one (R14).
+func (l Layout) Overlaps(path string) bool {
+	for _, own := range []string{l.Etc, l.Run, l.Var} {
+		if path == own || strings.HasPrefix(path, own+"/") || strings.HasPrefix(own, path+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// Remove removes a file or socket; one that is gone is no error.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func refuse(format string, args ...any) error {
+	return &wire.Error{Code: wire.CodeInvalidConfig, Message: fmt.Sprintf(format, args...), Advice: "choose another place, or mend it as root and start again"}
+}
+
+// Share lets the users connect to a socket that was just bound, and nobody
+// else. One user gets it as its own; several can't be told apart by mode, so
+// anyone may connect and the peer's credentials decide, as they always do in
+// the end (R11).
+func Share(socket string, uids []uint32) error {
+	uid, mode := 0, os.FileMode(0o666)
+	if len(uids) == 1 {
+		uid, mode = int(uids[0]), 0o600
+	}
+	if err := os.Lchown(socket, uid, 0); err != nil {
+		return fmt.Errorf("share a socket: %w", err)
+	}
+	if err := os.Chmod(socket, mode); err != nil {
+		return fmt.Errorf("share a socket: %w", err)
+	}
+	return nil
+}

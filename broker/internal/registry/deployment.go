@@ -1,0 +1,217 @@
+package registry
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// Deployment is one Paseo installation that uses the broker.
+type Deployment struct {
+	ID string `toml:"-"`
+	// PeerUIDs are the users that may use it.
+	PeerUIDs []uint32 `toml:"peer_uids"`
+	// Container puts its sockets where only a bind mount reaches them.
+	Container      bool                  `toml:"container"`
+	DefaultProfile string                `toml:"default_profile"`
+	MaxSessions    int                   `toml:"max_sessions"`
+	Workspaces     map[string]*Workspace `toml:"workspaces"`
+	Profiles       map[string]*Profile   `toml:"profiles"`
+}
+
+// Workspace is a folder that agents work in.
+type Workspace struct {
+	Root     string `toml:"root"`
+	ReadOnly bool   `toml:"read_only"`
+	// UID and GID are what the agent runs as; never 0.
+	UID uint32 `toml:"uid"`
+	GID uint32 `toml:"gid"`
+}
+
+// Kinds of profiles.
+const (
+	KindPi      = "pi"
+	KindProgram = "program"
+)
+
+// Profile says what a session runs, and how much it may use.
+type Profile struct {
+	Kind string `toml:"kind"`
+	// Command and Framing are the operator's, for KindProgram only (R10).
+	Command []string     `toml:"command"`
+	Framing wire.Framing `toml:"framing"`
+
+	Memory    Size    `toml:"memory"`
+	CPUs      float64 `toml:"cpus"`
+	PIDs      int64   `toml:"pids"`
+	OpenFiles uint64  `toml:"open_files"`
+	Tmp       Size    `toml:"tmp"`
+	Spool     Size    `toml:"spool"`
+	MaxRecord Size    `toml:"max_record"`
+	MaxInput  Size    `toml:"max_input"`
+}
+
+// Defaults and bounds.
+const (
+	MiB Size = 1 << 20
+	GiB Size = 1 << 30
+
+	defaultSessions = 16
+	// The description of a deployment fits into one frame.
+	maxWorkspaces = 64
+	maxProfiles   = 64
+	maxRoot       = 400
+
+	// spoolReserve is what the spool has to have beyond its largest record.
+	spoolReserve = 16 * MiB
+	minMemory    = 64 * MiB
+)
+
+// Size is a number of bytes, written as a number or with the suffix KiB, MiB
+// or GiB.
+type Size uint64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *Size) UnmarshalText(text []byte) error {
+	digits, unit := string(text), uint64(1)
+	for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+		if number, ok := strings.CutSuffix(digits, suffix); ok {
+			digits, unit = strings.TrimSpace(number), 1<<(10*(i+1))
+			break
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || n > math.MaxInt64/unit {
+		return fmt.Errorf("%.40q is not a size: a number of bytes, or one with KiB, MiB or GiB", text)
+	}
+	*s = Size(n * unit)
+	return nil
+}
+
+// complete fills in the defaults and checks everything.
+func (d *Deployment) complete(l layout.Layout, b Bridge) error {
+	if d.MaxSessions == 0 {
+		d.MaxSessions = defaultSessions
+	}
+	switch {
+	case len(d.PeerUIDs) == 0 || len(d.PeerUIDs) > wire.MaxPeerUIDs:
+		return bad("peer_uids", "it names %d users, not 1 to %d", len(d.PeerUIDs), wire.MaxPeerUIDs)
+	case slices.ContainsFunc(d.PeerUIDs, func(uid uint32) bool { return uid > wire.MaxUID || b.Holds(uid) }):
+		return bad("peer_uids", "a uid is invalid, or belongs to the bridges")
+	case d.MaxSessions < 0 || uint32(d.MaxSessions) > b.UIDCount:
+		return bad("max_sessions", "%d is not between 1 and bridge.uid_count, %d", d.MaxSessions, b.UIDCount)
+	case len(d.Workspaces) == 0 || len(d.Workspaces) > maxWorkspaces:
+		return bad("workspaces", "there are %d, not 1 to %d", len(d.Workspaces), maxWorkspaces)
+	case len(d.Profiles) == 0 || len(d.Profiles) > maxProfiles:
+		return bad("profiles", "there are %d, not 1 to %d", len(d.Profiles), maxProfiles)
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Workspaces)) {
+		if err := d.Workspaces[name].check(l, b, "workspaces."+name); err != nil || !wire.ValidName(name) {
+			return orName("workspaces", name, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Profiles)) {
+		if err := d.Profiles[name].complete("profiles." + name); err != nil || !wire.ValidName(name) {
+			return orName("profiles", name, err)
+		}
+	}
+	if _, ok := d.Profiles[d.DefaultProfile]; !ok {
+		return bad("default_profile", "there is no profile %.70q", d.DefaultProfile)
+	}
+	return nil
+}
+
+func orName(table, name string, err error) error {
+	if wire.ValidName(name) {
+		return err
+	}
+	return bad(table, "%.80q is not a name: letters, digits, '.', '_' and '-', at most %d, the first a letter or a digit", name, wire.MaxName)
+}
+
+func (w *Workspace) check(l layout.Layout, b Bridge, key string) error {
+	switch {
+	case !cleanPath(w.Root) || len(w.Root) > maxRoot:
+		return bad(key+".root", "%.400q is not an absolute path in its shortest form, of at most %d bytes, below /", w.Root, maxRoot)
+	case l.Overlaps(w.Root):
+		return bad(key+".root", "%q overlaps the broker's own folders", w.Root)
+	case w.UID == 0 || w.UID > wire.MaxUID || b.Holds(w.UID):
+		return bad(key+".uid", "it is missing, 0, invalid, or one of the bridges'; an agent never runs as root")
+	case w.GID == 0 || w.GID > wire.MaxUID:
+		return bad(key+".gid", "it is missing, 0 or invalid")
+	}
+	return nil
+}
+
+func (p *Profile) complete(key string) error {
+	orDefault := func(v *Size, d Size) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	orDefault(&p.Memory, GiB)
+	orDefault(&p.Tmp, 256*MiB)
+	orDefault(&p.MaxRecord, 128*MiB)
+	orDefault(&p.Spool, 256*MiB)
+	if p.Kind == KindPi {
+		orDefault(&p.MaxInput, 4*MiB) // Pi's reader is quadratic in the line
+	}
+	orDefault(&p.MaxInput, 80*MiB)
+	if p.PIDs == 0 {
+		p.PIDs = 512
+	}
+	if p.OpenFiles == 0 {
+		p.OpenFiles = 4096
+	}
+	switch {
+	case p.Memory < minMemory:
+		return bad(key+".memory", "%d bytes are too few, a sandbox needs at least %d", p.Memory, minMemory)
+	case p.PIDs < 64 || p.PIDs > 1<<22:
+		return bad(key+".pids", "%d is not between 64 and %d", p.PIDs, 1<<22)
+	case p.OpenFiles < 64 || p.OpenFiles > 1<<20:
+		return bad(key+".open_files", "%d is not between 64 and %d", p.OpenFiles, 1<<20)
+	case !(p.CPUs == 0 || p.CPUs >= 0.01 && p.CPUs <= 4096):
+		return bad(key+".cpus", "%v is not between 0.01 and 4096", p.CPUs)
+	case p.MaxRecord > p.Spool || p.Spool-p.MaxRecord < spoolReserve:
+		return bad(key+".spool", "%d bytes are too few, it must hold max_record, %d, and %d more", p.Spool, p.MaxRecord, spoolReserve)
+	case max(p.Spool, p.MaxInput, p.Memory, p.Tmp) > wire.MaxInteger:
+		return bad(key, "a size is above 2^53-1 bytes")
+	}
+	return p.checkKind(key)
+}
+
+func (p *Profile) checkKind(key string) error {
+	switch p.Kind {
+	case KindPi:
+		if p.Command != nil || p.Framing != "" {
+			return bad(key, "command and framing belong to the kind %q only", KindProgram)
+		}
+		p.Framing = wire.FramingPi
+		return nil
+	case KindProgram:
+	default:
+		return bad(key+".kind", "%.40q is neither %q nor %q", p.Kind, KindPi, KindProgram)
+	}
+	length := 0
+	for _, arg := range p.Command {
+		length += len(arg) + 1
+		if strings.ContainsRune(arg, 0) {
+			return bad(key+".command", "an argument contains a NUL byte")
+		}
+	}
+	switch {
+	case len(p.Command) == 0 || !filepath.IsAbs(p.Command[0]):
+		return bad(key+".command", "its first element is not the absolute path of a program in the rootfs")
+	case length > 64<<10:
+		return bad(key+".command", "it is longer than 64 KiB")
+	case p.Framing != wire.FramingLines && p.Framing != wire.FramingPi:
+		return bad(key+".framing", "%.40q is neither %q nor %q", p.Framing, wire.FramingLines, wire.FramingPi)
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/trusted"
+	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// maxFile bounds one configuration file, in bytes.
+const maxFile = 1 << 20
+
+// Config is everything that the operator configured.
+type Config struct {
+	Runsc, Rootfs artifact.Location
+	Bridge        Bridge
+	// Deployments are all that are registered, by id.
+	Deployments map[string]*Deployment
+}
+
+// Bridge says which bridge to run, and as whom.
+type Bridge struct {
+	// Path is the program; empty means the one beside the broker's own.
+	Path string `toml:"path"`
+	// FirstUID and UIDCount are a range of user ids that nothing else on the
+	// host uses; each session's bridge gets one of its own.
+	FirstUID uint32 `toml:"first_uid"`
+	UIDCount uint32 `toml:"uid_count"`
+}
+
+// Holds reports whether the uid is one of the range.
+func (b Bridge) Holds(uid uint32) bool { return uid >= b.FirstUID && uid-b.FirstUID < b.UIDCount }
+
+// location is a table of broker.toml.
+type location struct {
+	Path     string `toml:"path"`
+	Manifest string `toml:"manifest"`
+	Digest   string `toml:"digest"`
+}
+
+type brokerFile struct {
+	Runsc  location `toml:"runsc"`
+	Rootfs location `toml:"rootfs"`
+	Bridge Bridge   `toml:"bridge"`
+}
+
+// Load reads broker.toml and deployments/*.toml. Every error has
+// CodeInvalidConfig and names the file, and the line or the key.
+func Load(l layout.Layout) (*Config, error) {
+	etc, err := trusted.OpenDir(l.Etc)
+	if err != nil {
+		return nil, err
+	}
+	defer etc.Close()
+	var f brokerFile
+	if err := decode(etc, "broker.toml", &f); err != nil {
+		return nil, err
+	}
+	c := &Config{
+		Runsc: artifact.Location(f.Runsc), Rootfs: artifact.Location(f.Rootfs), Bridge: f.Bridge,
+		Deployments: make(map[string]*Deployment),
+	}
+	if err := c.check(); err != nil {
+		return nil, in(filepath.Join(l.Etc, "broker.toml"), err)
+	}
+	if err := c.loadDeployments(l); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Config) check() error {
+	for name, a := range map[string]artifact.Location{"runsc": c.Runsc, "rootfs": c.Rootfs} {
+		hex, ok := strings.CutPrefix(a.Digest, "sha256:")
+		switch {
+		case !cleanPath(a.Path):
+			return bad(name+".path", "%q is not an absolute path in its shortest form", a.Path)
+		case !cleanPath(a.Manifest):
+			return bad(name+".manifest", "%q is not an absolute path in its shortest form", a.Manifest)
+		case !ok || len(hex) != 64 || strings.Trim(hex, "0123456789abcdef") != "":
+			return bad(name+".digest", "%.100q is not sha256: and 64 lower-case hex digits", a.Digest)
+		}
+	}
+	const nobody = 65534 // also what an unmapped uid reads as
+	b := c.Bridge
+	switch {
+	case b.Path != "" && !cleanPath(b.Path):
+		return bad("bridge.path", "%q is not an absolute path in its shortest form", b.Path)
+	case b.FirstUID == 0:
+		return bad("bridge.first_uid", "it is missing or 0; a bridge never runs as root")
+	case b.UIDCount == 0:
+		return bad("bridge.uid_count", "it is missing or 0")
+	case uint64(b.FirstUID)+uint64(b.UIDCount) > wire.MaxUID || b.Holds(nobody):
+		return bad("bridge.uid_count", "the range goes beyond the valid uids or holds %d, which means nobody", nobody)
+	}
+	return nil
+}
+
+func (c *Config) loadDeployments(l layout.Layout) error {
+	path := filepath.Join(l.Etc, "deployments")
+	dir, err := trusted.OpenDir(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return in(path, err)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		id, ok := strings.CutSuffix(name, ".toml")
+		if !ok || !validID(id) {
+			return in(filepath.Join(path, name), fmt.Errorf("the name is not ID.toml, with an id of lower-case letters, digits and '-', at most %d, the first no '-'", wire.MaxDeployment))
+		}
+		d := &Deployment{ID: id}
+		if err := decode(dir, name, d); err != nil {
+			return err
+		}
+		if err := d.complete(l, c.Bridge); err != nil {
+			return in(filepath.Join(path, name), err)
+		}
+		c.Deployments[id] = d
+	}
+	if len(names) == 0 {
+		return in(path, errors.New("there is no deployment"))
+	}
+	return nil
+}
+
+// Containers returns the ids with whether each is in a container.
+func (c *Config) Containers() map[string]bool {
+	m := make(map[string]bool, len(c.Deployments))
+	for id, d := range c.Deployments {
+		m[id] = d.Container
+	}
+	return m
+}
+
+// IDs returns the ids of the deployments in order.
+func (c *Config) IDs() []string { return slices.Sorted(maps.Keys(c.Deployments)) }
+
+func decode(dir *os.File, name string, to any) error {
+	b, err := trusted.ReadFile(dir, name, maxFile)
+	if err != nil {
+		return err
+	}
+	d := toml.NewDecoder(strings.NewReader(string(b))).DisallowUnknownFields()
+	err = d.Decode(to)
+	if err == nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	path := filepath.Join(dir.Name(), name)
+	var unknown *toml.StrictMissingError
+	var at *toml.DecodeError
+	switch {
+	case errors.As(err, &unknown):
+		line, _ := unknown.Errors[0].Position()
+		return in(fmt.Sprintf("%s:%d", path, line), fmt.Errorf("the key %s is not known", strings.Join(unknown.Errors[0].Key(), ".")))
+	case errors.As(err, &at):
+		line, _ := at.Position()
+		if key := strings.Join(at.Key(), "."); key != "" {
+			err = fmt.Errorf("%s: %w", key, err)
+		}
+		return in(fmt.Sprintf("%s:%d", path, line), err)
+	}
+	return in(path, err)
+}
+
+func validID(s string) bool {
+	return s != "" && len(s) <= wire.MaxDeployment && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+}
+
+func cleanPath(s string) bool {
+	return filepath.IsAbs(s) && filepath.Clean(s) == s && s != "/" && !strings.ContainsRune(s, 0)
+}
+
+func bad(key, format string, args ...any) error {
+	return fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...))
+}
+
+func in(place string, err error) error {
+	return &wire.Error{
+		Code: wire.CodeInvalidConfig, Message: place + ": " + err.Error(),
+		Advice: "correct the file; the broker's README lists every key",
+	}
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// orderTimeout bounds orders that are carried out even if the client goes.
+const orderTimeout = 2 * time.Minute
+
+// handle does one request and answers it.
+func (c *conn) handle(m wire.Message) {
+	answer, id, err := c.do(m)
+	c.audit(m.Kind(), id, err)
+	if err != nil {
+		answer = asError(err).ToMessage(idOf(m))
+	}
+	c.send(answer)
+}
+
+// do returns the answer, and the session that it was about.
+func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
+	manager := c.endpoint.server.manager
+	scope := ""
+	if d := c.endpoint.deployment; d != nil {
+		scope = d.ID
+	}
+	// What ends something goes on without the client; what makes something
+	// does not.
+	order, cancel := context.WithTimeout(c.endpoint.server.ctx, orderTimeout)
+	defer cancel()
+	switch m := m.(type) {
+	case wire.Create:
+		if c.endpoint.deployment == nil {
+			return nil, "", &wire.Error{Code: wire.CodePermissionDenied, Message: "the admin socket makes no sessions", Advice: "use the deployment's socket"}
+		}
+		info, err := manager.Create(c.ctx, c.endpoint.deployment, m)
+		return wire.Created{ID: m.ID, Session: info}, info.Session, err
+	case wire.InspectSession:
+		info, err := manager.Inspect(scope, m.Session)
+		return wire.SessionReply{ID: m.ID, Session: info}, m.Session, err
+	case wire.ListSessions:
+		page, more := manager.List(scope, m.After)
+		return wire.SessionList{ID: m.ID, Sessions: page, More: more}, "", nil
+	case wire.SignalSession:
+		return wire.Done{ID: m.ID}, m.Session, manager.Signal(order, scope, m.Session, m.Signal)
+	case wire.TerminateSession:
+		info, err := manager.Terminate(order, scope, m.Session, time.Duration(m.GraceMillis)*time.Millisecond)
+		return wire.SessionReply{ID: m.ID, Session: info}, m.Session, err
+	case wire.DeleteSession:
+		return wire.Done{ID: m.ID}, m.Session, manager.Delete(order, scope, m.Session)
+	case wire.Describe:
+		answer, err := c.describe(m)
+		return answer, "", err
+	}
+	return nil, "", &wire.Error{Code: wire.CodeUnknownMessage, Message: "this is no request", Advice: "check the protocol version"}
+}
+
+// describe tells host paths and users to the operator only.
+func (c *conn) describe(m wire.Describe) (wire.Message, error) {
+	d, admin := c.endpoint.deployment, c.endpoint.deployment == nil
+	switch {
+	case !admin && m.Deployment != "":
+		return nil, &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes the name of a deployment", Advice: "leave it out: this socket has one deployment"}
+	case admin:
+		if d = c.endpoint.server.registry.Deployments[m.Deployment]; d == nil {
+			return nil, &wire.Error{Code: wire.CodeUnknownDeployment, Message: "there is no such deployment", Advice: "list the deployments, or register it and restart the broker"}
+		}
+	}
+	return description(m.ID, d, admin), nil
+}
+
+func description(id uint64, d *registry.Deployment, admin bool) wire.Deployment {
+	answer := wire.Deployment{
+		ID: id, Deployment: d.ID, DefaultProfile: d.DefaultProfile, Profiles: slices.Sorted(maps.Keys(d.Profiles)),
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.Workspaces)) {
+		w := d.Workspaces[name]
+		i := wire.WorkspaceInfo{Name: name, ReadOnly: w.ReadOnly, UID: uint64(w.UID), GID: uint64(w.GID)}
+		if admin {
+			i.Root = w.Root
+		}
+		answer.Workspaces = append(answer.Workspaces, i)
+	}
+	if admin {
+		for _, uid := range d.PeerUIDs {
+			answer.PeerUIDs = append(answer.PeerUIDs, uint64(uid))
+		}
+	}
+	return answer
+}
+
+// idOf returns the id of a request; 0 for a hello, which has none.
+func idOf(m wire.Message) uint64 {
+	switch m := m.(type) {
+	case wire.Create:
+		return m.ID
+	case wire.InspectSession:
+		return m.ID
+	case wire.ListSessions:
+		return m.ID
+	case wire.SignalSession:
+		return m.ID
+	case wire.TerminateSession:
+		return m.ID
+	case wire.DeleteSession:
+		return m.ID
+	case wire.Describe:
+		return m.ID
+	}
+	return 0
+}

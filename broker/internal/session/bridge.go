@@ -1,0 +1,264 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
+	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
+)
+
+// A bridge that dies more often than this is not started again.
+const (
+	maxRestarts   = 5
+	restartWindow = 10 * time.Second
+)
+
+// bridge is one run of a session's bridge.
+type bridge struct {
+	proc *process.Process
+	// conn is nil for a bridge of an earlier broker.
+	conn *net.UnixConn
+	// ready gets nil or the bridge's failure, once.
+	ready chan error
+	// done is closed when nobody reads conn any more.
+	done chan struct{}
+}
+
+func (s *session) doBridge(ctx context.Context, _ *creation) error { return s.startBridge(ctx) }
+
+// startBridge runs a bridge on the spares and waits until it is ready. The
+// caller has seen the death of the one before. On failure the new one may
+// still be dying: it is the session's bridge all the same.
+func (s *session) startBridge(ctx context.Context) error {
+	b, err := s.launch()
+	if err != nil {
+		return bridgeFailed("it can't be started", err)
+	}
+	// From here on a crash of ours leaves a record of it. Before, its end of
+	// the socketpair tells it that we are gone, and it has nothing else.
+	id := b.proc.ID()
+	if err := s.update(func(r *record.Record) { r.Bridge = id }); err != nil {
+		return err
+	}
+	if err := s.configure(b.conn); err != nil {
+		return bridgeFailed("it can't be configured", err)
+	}
+	t := time.NewTimer(readyTimeout)
+	defer t.Stop()
+	select {
+	case err := <-b.ready:
+		return err
+	case <-b.proc.Done():
+		exit, _ := b.proc.Exit()
+		return bridgeFailed("it ended at once: "+exit.String(), nil)
+	case <-t.C:
+		return bridgeFailed(fmt.Sprintf("it was not ready within %v", readyTimeout), nil)
+	case <-ctx.Done():
+		return bridgeFailed("it was not waited for", context.Cause(ctx))
+	}
+}
+
+// launch starts the process and the reader of its socket.
+func (s *session) launch() (*bridge, error) {
+	conn, remote, err := fdpass.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(remote)
+	var log [2]int
+	if err := unix.Pipe2(log[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	defer unix.Close(log[1])
+	lines := os.NewFile(uintptr(log[0]), "bridge log")
+	proc, err := launch.Start(launch.Options{Executable: s.m.Bridge, UID: s.rec.BridgeUID, GID: s.rec.BridgeUID, Socket: remote, Log: log[1]})
+	if err != nil {
+		conn.Close()
+		lines.Close()
+		return nil, err
+	}
+	b := &bridge{proc: proc, conn: conn, ready: make(chan error, 1), done: make(chan struct{})}
+	s.mu.Lock()
+	s.bridge = b
+	s.mu.Unlock()
+	s.m.work.Add(2)
+	go func() {
+		defer s.m.work.Done()
+		s.relay(b, lines)
+	}()
+	go func() {
+		defer s.m.work.Done()
+		s.serve(b)
+	}()
+	return b, nil
+}
+
+func (s *session) configure(conn *net.UnixConn) error {
+	names, fds := s.shared()
+	peers := make([]uint64, len(s.peers))
+	for i, uid := range s.peers {
+		peers[i] = uint64(uid)
+	}
+	payload, err := wire.Encode(wire.Configure{
+		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: s.profile.Framing, Descriptors: names, PeerUIDs: peers,
+		MaxRecord: uint64(s.profile.MaxRecord), MaxInput: uint64(s.profile.MaxInput), SpoolLimit: uint64(s.profile.Spool),
+	})
+	if err != nil {
+		return err
+	}
+	if err := conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return err
+	}
+	return fdpass.Send(conn, payload, fds...)
+}
+
+// attend replaces the bridge whenever it dies, until the session's end or the
+// broker's.
+func (s *session) attend() {
+	for {
+		s.mu.Lock()
+		b := s.bridge
+		s.mu.Unlock()
+		select {
+		case <-b.proc.Done():
+		case <-s.ctx.Done():
+			return
+		}
+		if !s.replace(b) {
+			return
+		}
+	}
+}
+
+// replace starts a bridge in place of one that is dead as seen on its pidfd:
+// two would both move the offsets that they share. It reports whether there is
+// a bridge to attend to.
+func (s *session) replace(old *bridge) bool {
+	if s.take(s.ctx) != nil {
+		return false
+	}
+	defer s.release()
+	exit, _ := old.proc.Exit()
+	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
+	<-old.done
+	old.proc.Close()
+	names, _ := s.shared()
+	if len(names) == 0 {
+		s.abandon("its descriptors were lost with the broker that made them")
+		return false
+	}
+	if !s.mayRestart() {
+		s.abandon(fmt.Sprintf("its bridge died %d times within %v", maxRestarts, restartWindow))
+		return false
+	}
+	if err := s.startBridge(s.ctx); err != nil {
+		s.log.Error("bridge_failed", "error", err.Error())
+		s.mu.Lock()
+		b := s.bridge
+		s.mu.Unlock()
+		if b == old {
+			s.abandon("its bridge can't be started")
+			return false
+		}
+		s.kill(b)
+		return true
+	}
+	if s.state() == wire.StateStalled {
+		s.moveTo(wire.StateRunning)
+	}
+	s.log.Info("bridge_replaced", "pid", s.info().BridgePID)
+	return true
+}
+
+// kill kills a bridge. While it can't die the session is stalled; attend goes
+// on once it is dead.
+func (s *session) kill(b *bridge) {
+	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
+	defer cancel()
+	if err := b.proc.Kill(ctx); err != nil && s.ctx.Err() == nil {
+		s.log.Error("bridge_stalled", "pid", b.proc.ID().PID, "error", err.Error())
+		s.moveTo(wire.StateStalled)
+	}
+}
+
+func (s *session) mayRestart() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	recent := s.restarts[:0]
+	for _, t := range s.restarts {
+		if now.Sub(t) < restartWindow {
+			recent = append(recent, t)
+		}
+	}
+	s.restarts = append(recent, now)
+	return len(recent) < maxRestarts
+}
+
+// abandon says that nobody holds the pipes from now on. The process goes on
+// until it is terminated or deleted.
+func (s *session) abandon(why string) {
+	s.log.Error("session_unattached", "reason", why)
+	s.moveTo(wire.StateUnattached)
+}
+
+// moveTo changes the state of a session that lives.
+func (s *session) moveTo(state wire.State) {
+	err := s.update(func(r *record.Record) {
+		if lives(r.State) {
+			r.State = state
+		}
+	})
+	if err != nil {
+		s.log.Error("record_unsaved", "error", err.Error())
+	}
+}
+
+// undoBridge ends the bridge, also one of an earlier broker.
+func (s *session) undoBridge(ctx context.Context) error {
+	s.mu.Lock()
+	b, id := s.bridge, s.rec.Bridge
+	s.mu.Unlock()
+	if b == nil {
+		return s.killRecorded(ctx, id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	if err := b.proc.Kill(ctx); err != nil {
+		return err
+	}
+	<-b.done
+	return b.proc.Close()
+}
+
+// killRecorded ends a process that only the record knows.
+func (s *session) killRecorded(ctx context.Context, id process.ID) error {
+	if id.PID == 0 || s.rec.Boot != s.m.Boot {
+		return nil
+	}
+	p, err := process.Find(id)
+	if errors.Is(err, process.ErrGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	return p.Kill(ctx)
+}
+
+func bridgeFailed(why string, err error) error {
+	return &wire.Error{Code: wire.CodeBridgeFailed, Message: "the session's bridge failed: " + why, Advice: "have the operator look at the broker's log, which has what the bridge said", Err: err}
+}

@@ -1,0 +1,214 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// begin starts the goroutines of a session that has its processes.
+func (s *session) begin() {
+	s.mu.Lock()
+	reaper, bridge := s.reaper, s.bridge
+	s.mu.Unlock()
+	if reaper != nil {
+		s.m.work.Add(1)
+		go func() {
+			defer s.m.work.Done()
+			select {
+			case <-reaper.Done():
+				s.settle()
+				s.finish()
+			case <-s.ctx.Done():
+			}
+		}()
+	}
+	if bridge != nil {
+		s.m.work.Add(1)
+		go func() {
+			defer s.m.work.Done()
+			s.attend()
+		}()
+	}
+}
+
+// settle finds out why the sandbox has ended, while its cgroup still tells.
+func (s *session) settle() {
+	oom, err := cgroup.OOMKilled(s.cgroup())
+	if err != nil {
+		s.log.Error("memory_events_unread", "error", err.Error())
+	}
+	s.mu.Lock()
+	s.oom = oom
+	s.mu.Unlock()
+	close(s.reasoned)
+}
+
+// finish removes the container of a session that has ended. Its bridge, spool
+// and socket stay until the session is deleted: clients still read.
+func (s *session) finish() {
+	if s.take(s.ctx) != nil {
+		return
+	}
+	defer s.release()
+	if s.state() == wire.StateDeleting {
+		return
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, undoTimeout)
+	defer cancel()
+	if err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx)); err != nil {
+		s.log.Error("container_left", "error", err.Error(), "advice", "delete the session")
+	}
+	err := s.update(func(r *record.Record) {
+		e := s.exit()
+		r.State, r.Exit = wire.StateExited, &e
+	})
+	if err != nil {
+		s.log.Error("record_unsaved", "error", err.Error())
+	}
+	close(s.ended)
+	s.mu.Lock()
+	e := *s.rec.Exit
+	s.mu.Unlock()
+	s.log.Info("session_ended", "code", e.Code, "signal", e.Signal, "reason", string(e.Reason))
+}
+
+// undoContainer removes the container, its reaper and its cgroup.
+func (s *session) undoContainer(ctx context.Context) error {
+	err := s.m.Runtime.Delete(ctx, s.rec.Session)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	reaper, id := s.reaper, s.rec.Reaper
+	s.mu.Unlock()
+	if reaper == nil {
+		err = s.killRecorded(ctx, id)
+	} else if err = waitOrKill(ctx, reaper.Done(), func(ctx context.Context) error { return reaper.Kill(ctx) }); err == nil {
+		err = reaper.Close()
+	}
+	return errors.Join(err, cgroup.Remove(ctx, s.cgroup()), layout.Remove(s.paths.RunscLog))
+}
+
+// waitOrKill gives a process that has nothing left to do a moment to end.
+func waitOrKill(ctx context.Context, done <-chan struct{}, kill func(context.Context) error) error {
+	t := time.NewTimer(sendTimeout)
+	defer t.Stop()
+	select {
+	case <-done:
+		return nil
+	case <-t.C:
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer cancel()
+	return kill(ctx)
+}
+
+// Signal sends a signal to a session's first process. Errors:
+// CodeUnknownSession, CodeSessionNotRunning, CodeRuntimeFailed.
+func (m *Manager) Signal(ctx context.Context, scope string, id wire.SessionID, name string) error {
+	s, err := m.find(scope, id)
+	if err != nil {
+		return err
+	}
+	return s.signal(ctx, name)
+}
+
+// Terminate ends a session's process: TERM, and KILL after the grace, or at
+// once when it is 0. It returns when the process has ended; the session stays
+// until it is deleted. Errors: CodeUnknownSession, CodeSessionNotRunning for
+// one that is being made or deleted, CodeRuntimeFailed, CodeTimeout.
+func (m *Manager) Terminate(ctx context.Context, scope string, id wire.SessionID, grace time.Duration) (wire.SessionInfo, error) {
+	s, err := m.find(scope, id)
+	if err != nil {
+		return wire.SessionInfo{}, err
+	}
+	if s.state() == wire.StateExited {
+		return s.info(), nil
+	}
+	if err := s.terminate(ctx, grace); err != nil {
+		return wire.SessionInfo{}, err
+	}
+	return s.info(), nil
+}
+
+func (s *session) terminate(ctx context.Context, grace time.Duration) error {
+	if !lives(s.state()) {
+		return notRunning()
+	}
+	if err := s.update(func(r *record.Record) { r.Terminated = true }); err != nil {
+		return err
+	}
+	for _, try := range []struct {
+		signal string
+		wait   time.Duration
+	}{{"TERM", grace}, {"KILL", undoTimeout}} {
+		if try.wait == 0 {
+			continue
+		}
+		// What has ended by itself meanwhile can't be signalled, and need not be.
+		if err := s.signal(ctx, try.signal); err != nil && wire.CodeOf(err) != wire.CodeSessionNotRunning {
+			return err
+		}
+		t := time.NewTimer(try.wait)
+		defer t.Stop()
+		select {
+		case <-s.ended:
+			return nil
+		case <-s.ctx.Done():
+			if s.m.ctx.Err() != nil {
+				return stopping()
+			}
+			return notRunning()
+		case <-ctx.Done():
+			return &wire.Error{Code: wire.CodeTimeout, Message: "the session's process was not waited for", Advice: "inspect the session", Err: context.Cause(ctx)}
+		case <-t.C:
+		}
+	}
+	return &wire.Error{Code: wire.CodeTimeout, Message: "the session's process did not end", Advice: "delete the session"}
+}
+
+// Delete ends a session if it lives and removes everything that it left. It
+// is idempotent, also for a session that never was. What could not be removed
+// is an error, and stays in the record for the next try.
+func (m *Manager) Delete(ctx context.Context, scope string, id wire.SessionID) error {
+	s, err := m.find(scope, id)
+	if err != nil {
+		return nil
+	}
+	// Ends a creation that still goes on, which then undoes itself.
+	s.cancel()
+	if err := s.take(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	if isClosed(s.gone) {
+		return nil
+	}
+	return s.erase(ctx)
+}
+
+// erase undoes everything. The caller has the session's turn.
+func (s *session) erase(ctx context.Context) error {
+	if err := s.update(func(r *record.Record) { r.State = wire.StateDeleting }); err != nil {
+		return err
+	}
+	return s.undo(ctx, len(steps)-1)
+}
+
+func (s *session) closeProcesses() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reaper != nil {
+		s.reaper.Close()
+	}
+	if s.bridge != nil {
+		s.bridge.proc.Close()
+	}
+}

@@ -1,0 +1,323 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+)
+
+// Deadlines.
+const (
+	createTimeout = 60 * time.Second
+	undoTimeout   = 60 * time.Second
+	readyTimeout  = 30 * time.Second
+	sendTimeout   = 5 * time.Second
+	killTimeout   = 10 * time.Second
+	// reasonTimeout bounds how long a bridge waits that says that the sandbox
+	// has ended before the broker has seen it.
+	reasonTimeout = 5 * time.Second
+)
+
+// Runtime is what a Manager needs of runsc; *runsc.Runtime has it.
+type Runtime interface {
+	Create(ctx context.Context, id wire.SessionID, bundleDir string, s runsc.Streams) (sandboxPID int, reaper *process.Process, err error)
+	Start(ctx context.Context, id wire.SessionID) error
+	Signal(ctx context.Context, id wire.SessionID, sig string) error
+	Delete(ctx context.Context, id wire.SessionID) error
+	List(ctx context.Context) ([]wire.SessionID, error)
+	Close() error
+}
+
+// Config is what a Manager works with. Everything in it stays the caller's and
+// must outlive the Manager.
+type Config struct {
+	Layout   layout.Layout
+	Registry *registry.Config
+	Runtime  Runtime
+	// CheckRootfs says before each session whether the rootfs is still the one
+	// that was verified.
+	CheckRootfs func() error
+	// Bridge is the open, checked program of the bridge.
+	Bridge int
+	// Boot is the kernel's boot id.
+	Boot string
+	Log  hclog.Logger
+}
+
+// Manager owns all sessions. It is safe for concurrent use.
+//
+// Requests are answered within the scope of one deployment: a session of
+// another one is as one that never existed. The empty scope is the operator's
+// and holds all.
+type Manager struct {
+	Config
+	store  *record.Store
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup // the goroutines of sessions
+
+	// idle is held for reading while a container is made, and for writing
+	// while what runsc shares between containers is removed.
+	idle sync.RWMutex
+
+	mu       sync.Mutex
+	sessions map[wire.SessionID]*session
+}
+
+// session is one session. Whoever holds its turn may change it.
+type session struct {
+	m     *Manager
+	log   hclog.Logger
+	paths layout.Session
+	// profile and peers are those of its creation; unused after a restart,
+	// which leaves no descriptors for another bridge.
+	profile registry.Profile
+	peers   []uint32
+
+	ctx    context.Context // ends with the manager or the session
+	cancel context.CancelFunc
+	turn   chan struct{}
+	// reasoned is closed when the sandbox is dead and the reason known; ended
+	// when its container is removed too; gone when nothing is left.
+	reasoned, ended, gone chan struct{}
+
+	mu       sync.Mutex
+	rec      record.Record
+	spares   map[wire.DescriptorName]int
+	reaper   *process.Process
+	bridge   *bridge
+	restarts []time.Time
+	// reported is the exit as the bridge knows it; signals are those that were
+	// sent; oom is what the kernel says.
+	reported *wire.Exit
+	signals  map[string]bool
+	oom      bool
+}
+
+// New makes a manager. Recover comes next, then requests.
+func New(c Config) *Manager {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Manager{Config: c, store: record.Open(c.Layout.Records()), ctx: ctx, cancel: cancel, sessions: make(map[wire.SessionID]*session)}
+}
+
+// Close lets go of all sessions, which go on, and waits for the end of what
+// the manager was doing. Sessions that were being made are undone.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.cancel() // admit looks at it under the lock
+	m.mu.Unlock()
+	m.work.Wait()
+	m.mu.Lock()
+	all := m.sorted("")
+	m.mu.Unlock()
+	for _, s := range all {
+		s.dropSpares()
+		s.closeProcesses()
+	}
+	return m.release()
+}
+
+// release removes what runsc keeps for all containers, if there is none. It
+// does not wait for a session that is being made.
+func (m *Manager) release() error {
+	if m.count() > 0 {
+		return nil
+	}
+	m.idle.Lock()
+	defer m.idle.Unlock()
+	if m.count() > 0 {
+		return nil
+	}
+	return m.Runtime.Close()
+}
+
+func (m *Manager) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.sessions)
+}
+
+// newSession makes the object alone; nothing on the host.
+func (m *Manager) newSession(r record.Record) *session {
+	s := &session{
+		m: m, log: m.Log.With("session", string(r.Session), "deployment", r.Deployment),
+		paths: m.Layout.Session(r.Deployment, r.Container, r.Session), rec: r,
+		turn: make(chan struct{}, 1), reasoned: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
+		spares: make(map[wire.DescriptorName]int), signals: make(map[string]bool),
+	}
+	s.ctx, s.cancel = context.WithCancel(m.ctx)
+	return s
+}
+
+// admit reserves an id, a uid and a place among the deployment's sessions. The
+// session's turn is the caller's.
+func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*session, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, err
+	}
+	var epoch [8]byte
+	if _, err := rand.Read(epoch[:]); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ctx.Err() != nil {
+		return nil, stopping()
+	}
+	if n := len(m.sorted(d.ID)); n >= d.MaxSessions {
+		return nil, &wire.Error{
+			Code: wire.CodeTooManySessions, Message: fmt.Sprintf("the deployment has %d sessions, the limit is %d", n, d.MaxSessions),
+			Advice: "delete sessions that have ended, or have the operator raise max_sessions",
+		}
+	}
+	uid, err := m.freeUID()
+	if err != nil {
+		return nil, err
+	}
+	s := m.newSession(record.Record{
+		Session: wire.SessionID(hex.EncodeToString(id[:])), Deployment: d.ID, Container: d.Container,
+		Workspace: workspace, Profile: profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
+		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: uid,
+	})
+	s.turn <- struct{}{}
+	m.sessions[s.rec.Session] = s
+	m.work.Add(1)
+	return s, nil
+}
+
+func (m *Manager) freeUID() (uint32, error) {
+	used := make(map[uint32]bool, len(m.sessions))
+	for _, s := range m.sessions {
+		used[s.rec.BridgeUID] = true
+	}
+	b := m.Registry.Bridge
+	for i := range b.UIDCount {
+		if uid := b.FirstUID + i; !used[uid] {
+			return uid, nil
+		}
+	}
+	return 0, &wire.Error{Code: wire.CodeTooManySessions, Message: "all users of the bridges are in use", Advice: "delete sessions that have ended, or have the operator raise bridge.uid_count"}
+}
+
+// sorted returns the sessions of a scope in the order of their ids. The
+// caller holds the lock.
+func (m *Manager) sorted(scope string) []*session {
+	var all []*session
+	for _, s := range m.sessions {
+		if scope == "" || s.rec.Deployment == scope {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *session) int { return cmp.Compare(a.rec.Session, b.rec.Session) })
+	return all
+}
+
+func (m *Manager) find(scope string, id wire.SessionID) (*session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.sessions[id]; s != nil && (scope == "" || s.rec.Deployment == scope) {
+		return s, nil
+	}
+	return nil, &wire.Error{Code: wire.CodeUnknownSession, Message: "there is no such session", Advice: "list the sessions"}
+}
+
+// Inspect returns what is known of a session. Error: CodeUnknownSession.
+func (m *Manager) Inspect(scope string, id wire.SessionID) (wire.SessionInfo, error) {
+	s, err := m.find(scope, id)
+	if err != nil {
+		return wire.SessionInfo{}, err
+	}
+	return s.info(), nil
+}
+
+// List returns at most wire.MaxSessionPage sessions whose ids come after the
+// given one, and whether there are more.
+func (m *Manager) List(scope string, after wire.SessionID) (page []wire.SessionInfo, more bool) {
+	m.mu.Lock()
+	all := m.sorted(scope)
+	m.mu.Unlock()
+	for _, s := range all {
+		if s.rec.Session <= after {
+			continue
+		}
+		if len(page) == wire.MaxSessionPage {
+			return page, true
+		}
+		page = append(page, s.info())
+	}
+	return page, false
+}
+
+func (s *session) info() wire.SessionInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.rec.Info()
+	i.Socket = layout.SocketName(s.rec.Session)
+	return i
+}
+
+// take waits for the session's turn.
+func (s *session) take(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &wire.Error{Code: wire.CodeTimeout, Message: "the session is busy", Advice: "try again; the session is as it was", Err: context.Cause(ctx)}
+	}
+}
+
+func (s *session) release() { <-s.turn }
+
+// update changes the record and saves it. The in-memory record changes even if
+// the disk fails. A session that is gone is not brought back.
+func (s *session) update(f func(*record.Record)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if isClosed(s.gone) {
+		return errGone
+	}
+	f(&s.rec)
+	return s.m.store.Save(s.rec)
+}
+
+var errGone = errors.New("the session is gone")
+
+func (s *session) state() wire.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rec.State
+}
+
+// lives reports whether the sandbox is there.
+func lives(state wire.State) bool {
+	return state == wire.StateRunning || state == wire.StateUnattached || state == wire.StateStalled
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func stopping() error {
+	return &wire.Error{Code: wire.CodeBrokerUnreachable, Message: "the broker is stopping", Advice: "connect again when it is back"}
+}

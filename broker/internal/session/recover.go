@@ -1,0 +1,152 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// Recover takes up the sessions of an earlier broker: those that live are
+// watched again, those that ended are cleaned, those that were being made or
+// deleted are undone (R32, R33). It is called once, before any request.
+//
+// A bridge that lives goes on without a broker: the broker can end it, and the
+// session, but has no descriptors to start another one from.
+//
+// Whatever bears a session's id and has no record is removed. An error means
+// that something could not be; it is logged and tried again at the next start
+// or by a deletion.
+func (m *Manager) Recover(ctx context.Context) error {
+	records, err := m.store.Load()
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		s := m.newSession(r)
+		m.sessions[r.Session] = s
+	}
+	orphans, err := m.orphans(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range orphans {
+		m.sessions[s.rec.Session] = s
+		s.log.Warn("orphan_found", "advice", "its record is missing; what is left of it is removed")
+	}
+	var failed error
+	for _, s := range m.sorted("") {
+		s.turn <- struct{}{}
+		failed = errors.Join(failed, s.recover(ctx))
+		s.release()
+	}
+	return failed
+}
+
+func (s *session) recover(ctx context.Context) error {
+	state := s.rec.State
+	if state == wire.StateCreating || state == wire.StateDeleting {
+		s.log.Warn("session_undone", "was", string(state))
+		return s.erase(ctx)
+	}
+	s.bridge = nil
+	if p := s.revive(s.rec.Bridge); p != nil {
+		closed := make(chan struct{})
+		close(closed)
+		s.bridge = &bridge{proc: p, done: closed}
+	}
+	s.reaper = s.revive(s.rec.Reaper)
+	if s.reaper == nil && state != wire.StateExited {
+		return s.recoverEnd(ctx)
+	}
+	if state == wire.StateExited {
+		close(s.reasoned)
+		close(s.ended)
+		// The one before may have died while it cleaned up.
+		err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx))
+		s.reaper = nil
+		s.begin()
+		return err
+	}
+	to := wire.StateRunning
+	if s.bridge == nil {
+		to = wire.StateUnattached
+	}
+	s.moveTo(to)
+	s.log.Info("session_recovered", "state", string(to))
+	s.begin()
+	return nil
+}
+
+// recoverEnd is for a sandbox that ended while no broker was there.
+func (s *session) recoverEnd(ctx context.Context) error {
+	s.settle()
+	err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx), s.update(func(r *record.Record) {
+		e := s.exit()
+		r.State, r.Exit = wire.StateExited, &e
+	}))
+	close(s.ended)
+	s.log.Info("session_ended", "reason", string(s.rec.Exit.Reason), "while", "no broker was running")
+	s.begin()
+	return err
+}
+
+// revive finds a process of the record, if it still lives.
+func (s *session) revive(id process.ID) *process.Process {
+	if id.PID == 0 || s.rec.Boot != s.m.Boot {
+		return nil
+	}
+	p, err := process.Find(id)
+	if err != nil {
+		if !errors.Is(err, process.ErrGone) {
+			s.log.Error("process_not_found", "pid", id.PID, "error", err.Error())
+		}
+		return nil
+	}
+	return p
+}
+
+// orphans makes sessions of what has an id and no record.
+func (m *Manager) orphans(ctx context.Context) (map[wire.SessionID]*session, error) {
+	found := make(map[wire.SessionID]*session)
+	add := func(name, deployment string, container bool) {
+		id := wire.SessionID(name)
+		if id.Valid() && m.sessions[id] == nil {
+			found[id] = m.newSession(record.Record{Session: id, Deployment: deployment, Container: container, Workspace: "unknown", Profile: "unknown", State: wire.StateDeleting})
+		}
+	}
+	ids, err := m.Runtime.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	for _, id := range ids {
+		add(string(id), "unknown", false)
+	}
+	l := m.Layout
+	for _, dir := range []string{l.Mounts(), l.Bundles(), l.Spools(), l.States()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			add(e.Name(), "unknown", false)
+		}
+	}
+	for _, side := range []string{"d", "c"} {
+		sockets, err := filepath.Glob(filepath.Join(l.Run, side, "*", "s", "*.sock"))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range sockets {
+			add(strings.TrimSuffix(filepath.Base(path), ".sock"), filepath.Base(filepath.Dir(filepath.Dir(path))), side == "c")
+		}
+	}
+	return found, nil
+}
