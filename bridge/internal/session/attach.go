@@ -1,0 +1,194 @@
+package session
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"sync/atomic"
+
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/journal"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// Peer is what the session needs of a connection. Both methods are called with
+// locks held and must not block.
+type Peer interface {
+	// Wake says that there may be new records.
+	Wake()
+	// Fence tells the writer that a newer one took its place.
+	Fence(generation uint64)
+}
+
+// Client is an attached connection.
+type Client struct {
+	peer Peer
+	name string
+	// sent is the highest sequence that the client may acknowledge.
+	sent atomic.Uint64
+}
+
+// Sent notes that every record up to the sequence is about to be sent. It is
+// called before the client can see the record.
+func (c *Client) Sent(sequence uint64) { c.sent.Store(sequence) }
+
+// Attach joins a connection to the session. Records start with next. Errors:
+// CodeInvalidCursor, CodeReplayGap, CodeWriterAlreadyAttached,
+// CodeStorageFull.
+func (s *Session) Attach(peer Peer, m wire.Attach) (c *Client, answer wire.Attached, next uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next, mayAck, err := s.startOf(m)
+	if err != nil {
+		return nil, wire.Attached{}, 0, err
+	}
+	c = &Client{peer: peer, name: m.Client}
+	c.sent.Store(mayAck)
+	if m.Mode == wire.ModeWriter {
+		if err := s.takeSeat(c, m.Takeover); err != nil {
+			return nil, wire.Attached{}, 0, err
+		}
+		answer.Lease = s.lease
+	}
+	s.clientsMu.Lock()
+	s.clients[c] = struct{}{}
+	s.clientsMu.Unlock()
+
+	answer.ID, answer.Session, answer.Epoch = m.ID, s.cfg.Session, s.cfg.Epoch
+	answer.Generation = s.generation
+	answer.NextSequence = s.index.Next()
+	answer.LostBefore, answer.Acked = s.floor.Sequence+1, s.floor.Sequence
+	answer.Pending = s.requests.list(answer.NextSequence)
+	answer.InputClosed, answer.Exit = s.closed, s.visibleExit()
+	return c, answer, next, nil
+}
+
+// startOf returns the sequence to start with, and up to which sequence the
+// client may acknowledge right away: a cursor claims that what is below it is
+// durable, the other places claim nothing.
+func (s *Session) startOf(m wire.Attach) (next, mayAck uint64, err error) {
+	end, floor := s.index.Next(), s.floor.Sequence
+	switch m.From {
+	case wire.FromOldest:
+		return floor + 1, floor, nil
+	case wire.FromLive:
+		return end, floor, nil
+	}
+	switch c := *m.Cursor; {
+	case c.Epoch != s.cfg.Epoch:
+		return 0, 0, wrongEpoch(c.Epoch, s.cfg.Epoch)
+	case c.Sequence >= end:
+		return 0, 0, &wire.Error{
+			Code:    wire.CodeInvalidCursor,
+			Message: fmt.Sprintf("the cursor is at record %d and the last one is %d", c.Sequence, end-1),
+			Advice:  "the cursor is not of this session; attach at the oldest record",
+		}
+	case c.Sequence < floor:
+		return 0, 0, replayGap(floor + 1)
+	default:
+		return c.Sequence + 1, c.Sequence, nil
+	}
+}
+
+// takeSeat makes c the writer. The entry of its generation is in the log
+// before anyone can see it, so that inputs are ordered against it.
+func (s *Session) takeSeat(c *Client, takeover bool) error {
+	if s.seat != nil && !takeover {
+		return &wire.Error{
+			Code:    wire.CodeWriterAlreadyAttached,
+			Message: fmt.Sprintf("the session has a living writer, %q of generation %d", s.seat.name, s.generation),
+			Advice:  "attach as an observer, or take over on purpose",
+		}
+	}
+	lease := newLease()
+	if err := s.control.Append(journal.Generation{Number: s.generation + 1, Client: c.name}); err != nil {
+		return storageFull("the new writer", err)
+	}
+	s.generation++
+	if s.seat != nil {
+		s.seat.peer.Fence(s.generation)
+	}
+	s.seat, s.lease = c, lease
+	return nil
+}
+
+func newLease() string {
+	var b [16]byte
+	// It never fails (crypto/rand).
+	_, _ = rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// mayWrite checks the right of a request. A lease is bound to the connection
+// that got it.
+func (s *Session) mayWrite(c *Client, lease string) error {
+	if s.seat == c && subtle.ConstantTimeCompare([]byte(lease), []byte(s.lease)) == 1 {
+		return nil
+	}
+	return &wire.Error{
+		Code:    wire.CodeStaleWriter,
+		Message: "the lease is not that of the session's writer on this connection",
+		Advice:  "attach again as writer to get a new lease; nothing was changed",
+	}
+}
+
+// MayWrite checks a lease without doing anything, so that fragments of a stale
+// writer are not collected. Error: CodeStaleWriter.
+func (s *Session) MayWrite(c *Client, lease string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mayWrite(c, lease)
+}
+
+// Release gives the seat back; the client goes on as an observer. Error:
+// CodeStaleWriter.
+func (s *Session) Release(c *Client, lease string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.mayWrite(c, lease); err != nil {
+		return err
+	}
+	s.seat, s.lease = nil, ""
+	return nil
+}
+
+// Detach forgets a connection that has ended, and its seat with it.
+func (s *Session) Detach(c *Client) {
+	s.mu.Lock()
+	if s.seat == c {
+		s.seat, s.lease = nil, ""
+	}
+	s.mu.Unlock()
+	s.clientsMu.Lock()
+	delete(s.clients, c)
+	s.clientsMu.Unlock()
+}
+
+// Gap returns the error for a reader that was overtaken by the writer's ack.
+func (s *Session) Gap() *wire.Error { return replayGap(s.floorSequence.Load() + 1) }
+
+func replayGap(lostBefore uint64) *wire.Error {
+	return &wire.Error{
+		Code:       wire.CodeReplayGap,
+		Message:    fmt.Sprintf("records before %d were acknowledged by a writer and are gone", lostBefore),
+		Advice:     "attach at the oldest record and treat the gap as lost",
+		LostBefore: lostBefore,
+	}
+}
+
+func wrongEpoch(got, want wire.Epoch) *wire.Error {
+	return &wire.Error{
+		Code:    wire.CodeInvalidCursor,
+		Message: fmt.Sprintf("the cursor is of epoch %.16q, the session is in epoch %q", string(got), string(want)),
+		Advice:  "the cursor is not of this session; attach at the oldest record",
+	}
+}
+
+func storageFull(what string, cause error) *wire.Error {
+	return &wire.Error{
+		Code:    wire.CodeStorageFull,
+		Message: what + " could not be stored, and nothing was changed",
+		Advice:  "free disk space for the session's spool, then send it again",
+		Err:     cause,
+	}
+}

@@ -1,0 +1,149 @@
+package bundle
+
+import (
+	"strconv"
+
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Session is all that differs between the bundles of two sessions. Every value
+// comes from the registry or was made by the broker; of what the client said,
+// only what PiCommand has checked reaches it, as Command.
+type Session struct {
+	ID wire.SessionID
+	// Rootfs is the host path of the root file system.
+	Rootfs  string
+	Command []string
+	Env     []string
+	UID     uint32
+	GID     uint32
+	// Workspace is the path of the pinned workspace; ReadOnly says how it is
+	// mounted.
+	Workspace string
+	ReadOnly  bool
+	// StateDir is the host folder that becomes /home/agent, writable.
+	StateDir string
+	// AttachmentsDir is the host folder that becomes /attachments, read-only;
+	// empty means none.
+	AttachmentsDir string
+	// CgroupPath is the path of the cgroup in its hierarchies; empty leaves
+	// the sandbox in the cgroup of the broker, without limits.
+	CgroupPath string
+	Limits     Limits
+	Hostname   string
+}
+
+// Limits are what a session may use. Zero means no limit.
+type Limits struct {
+	// MemoryBytes bounds the sandbox with everything in it, in bytes.
+	MemoryBytes int64
+	// CPUs is how many CPUs' time it gets; 0.5 is half of one.
+	CPUs float64
+	// PIDs bounds the host's threads of the sandbox.
+	PIDs int64
+	// OpenFiles is RLIMIT_NOFILE inside the sandbox.
+	OpenFiles uint64
+	// TmpBytes is the size of /tmp, in bytes.
+	TmpBytes int64
+}
+
+// Build returns the configuration: a read-only root, no capability, no new
+// privileges, fixed mounts, no annotation, hook or device.
+func Build(s Session) *specs.Spec {
+	return &specs.Spec{
+		Version:  specs.Version,
+		Hostname: s.Hostname,
+		Root:     &specs.Root{Path: s.Rootfs, Readonly: true},
+		Process: &specs.Process{
+			User:            specs.User{UID: s.UID, GID: s.GID},
+			Args:            s.Command,
+			Env:             s.Env,
+			Cwd:             WorkspaceDir,
+			Capabilities:    &specs.LinuxCapabilities{},
+			NoNewPrivileges: true,
+			Rlimits:         rlimits(s.Limits),
+		},
+		Mounts: mounts(s),
+		Linux: &specs.Linux{
+			CgroupsPath: s.CgroupPath,
+			Resources:   resources(s),
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
+				{Type: specs.MountNamespace}, {Type: specs.NetworkNamespace},
+			},
+			MaskedPaths: []string{
+				"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+				"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
+			},
+			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
+		},
+	}
+}
+
+// Places inside a sandbox. The root file system has each as a folder: runsc
+// makes a missing one in the host's copy.
+const (
+	WorkspaceDir   = "/workspace"
+	HomeDir        = "/home/agent"
+	AttachmentsDir = "/attachments"
+)
+
+func mounts(s Session) []specs.Mount {
+	workspace := "rw"
+	if s.ReadOnly {
+		workspace = "ro"
+	}
+	tmp := []string{"nosuid", "nodev", "mode=1777"}
+	if s.Limits.TmpBytes > 0 {
+		tmp = append(tmp, "size="+strconv.FormatInt(s.Limits.TmpBytes, 10))
+	}
+	m := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
+		{Destination: "/run", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "mode=755", "size=1m"}},
+		{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: tmp},
+		bind(WorkspaceDir, s.Workspace, workspace),
+		bind(HomeDir, s.StateDir, "rw"),
+	}
+	if s.AttachmentsDir != "" {
+		m = append(m, bind(AttachmentsDir, s.AttachmentsDir, "ro"))
+	}
+	return m
+}
+
+// bind shows a host folder and nothing that is mounted beneath it, and lets no
+// later mount through.
+func bind(to, from, mode string) specs.Mount {
+	return specs.Mount{Destination: to, Type: "bind", Source: from, Options: []string{"bind", "rprivate", "nosuid", "nodev", mode}}
+}
+
+func rlimits(l Limits) []specs.POSIXRlimit {
+	limits := []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}}
+	if l.OpenFiles > 0 {
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Hard: l.OpenFiles, Soft: l.OpenFiles})
+	}
+	return limits
+}
+
+// cpuPeriod is the length of a scheduling period, in microseconds.
+const cpuPeriod = 100_000
+
+func resources(s Session) *specs.LinuxResources {
+	if s.CgroupPath == "" {
+		return nil
+	}
+	r := &specs.LinuxResources{}
+	if memory := s.Limits.MemoryBytes; memory > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: &memory}
+	}
+	if s.Limits.CPUs > 0 {
+		quota, period := int64(s.Limits.CPUs*cpuPeriod), uint64(cpuPeriod)
+		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+	}
+	if pids := s.Limits.PIDs; pids > 0 {
+		r.Pids = &specs.LinuxPids{Limit: &pids}
+	}
+	return r
+}

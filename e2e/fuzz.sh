@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs every fuzz target of the tree for the given time each, one after the
+# other, and prints what each did. Exits non-zero at the first failure, which
+# go test has then written to the target's corpus.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+fuzztime=${1:?usage: fuzz.sh TIME, for example 1m}
+go list -f '{{.ImportPath}} {{.Dir}}' ./... | while read -r package dir; do
+  grep -hoE '^func (Fuzz[A-Za-z0-9_]+)' "$dir"/*_test.go 2>/dev/null | cut -d' ' -f2 | while read -r target; do
+    echo "== $package $target"
+    go test -run='^$' -fuzz="^$target\$" -fuzztime="$fuzztime" "$package" < /dev/null | tail -n 3
+  done
+done

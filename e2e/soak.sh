@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Runs the long forms: for half of the time the kill storm of the bridge and the
+# whole story in turn, for the other half every fuzz target. Prints counts as it
+# goes and ends with one line of totals; exits non-zero at the first fault.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+duration=${1:?usage: soak.sh DURATION, for example 30m}
+case $duration in
+  *h) seconds=$((${duration%h} * 3600)) ;;
+  *m) seconds=$((${duration%m} * 60)) ;;
+  *s) seconds=${duration%s} ;;
+  *) echo "soak.sh: DURATION is a number with h, m or s" >&2; exit 2 ;;
+esac
+half=$((seconds / 2))
+start=$SECONDS
+storms=0 stories=0
+while ((SECONDS - start < half)); do
+  go test -race -count=1 -run 'Crash|Kill' ./bridge/internal/app > /dev/null
+  storms=$((storms + 1))
+  if [ "$(id -u)" = 0 ]; then
+    go test -race -count=1 -run '^TestStory$' ./e2e > /dev/null
+    stories=$((stories + 1))
+  fi
+  echo "$((SECONDS - start))s: $storms kill storms, $stories stories, no fault"
+done
+targets=$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | wc -l)
+e2e/fuzz.sh "$((half / targets + 1))s"
+echo "soak: $storms kill storms, $stories stories, $targets fuzz targets, no fault in $((SECONDS - start))s"
