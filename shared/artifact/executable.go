@@ -58,3 +58,7 @@ func (a *Artifact) executable(ctx context.Context) (*Executable, error) {
 // program: the descriptor is close-on-exec, which binaries do not need and
 // scripts would.
 func (x *Executable) Path() string { return fmt.Sprintf("/proc/self/fd/%d", x.fd) }
+
+// FD returns the verified descriptor, for what starts programs by descriptor.
+// It stays the Executable's.
+func (x *Executable) FD() int { return x.fd }

@@ -63,7 +63,7 @@ func (l Layout) BrokerSocket(id string, container bool) string {
 }
 
 // Session holds the paths of one session.
-type Session struct{ Pin, Bundle, Attachments, Spool, State, Socket, RunscLog string }
+type Session struct{ Pin, Bundle, Attachments, Spool, State, Socket string }
 
 // SocketName is the session's socket, relative to its deployment's folder.
 func SocketName(id wire.SessionID) string { return "s/" + string(id) + ".sock" }
@@ -77,7 +77,6 @@ func (l Layout) Session(deployment string, container bool, id wire.SessionID) Se
 		Spool:       l.Spools() + "/" + string(id),
 		State:       l.States() + "/" + string(id),
 		Socket:      l.Deployment(deployment, container) + "/" + SocketName(id),
-		RunscLog:    l.RunscLogs() + "/" + string(id) + ".log",
 	}
 }
 

@@ -121,7 +121,7 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 	for _, name := range names {
 		id, ok := strings.CutSuffix(name, ".toml")
 		if !ok || !validID(id) {
-			return in(filepath.Join(path, name), fmt.Errorf("the name is not ID.toml, with an id of lower-case letters, digits and '-', at most %d, the first no '-'", wire.MaxDeployment))
+			return in(filepath.Join(path, name), fmt.Errorf("the name is not ID.toml, with an id of lower-case letters, digits and '-', at most %d, the first no '-', and not \"admin\"", wire.MaxDeployment))
 		}
 		d := &Deployment{ID: id}
 		if err := decode(dir, name, d); err != nil {
@@ -177,8 +177,9 @@ func decode(dir *os.File, name string, to any) error {
 	return in(path, err)
 }
 
+// validID reserves "admin" for the operator's socket.
 func validID(s string) bool {
-	return s != "" && len(s) <= wire.MaxDeployment && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+	return s != "" && s != "admin" && len(s) <= wire.MaxDeployment && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 func cleanPath(s string) bool {

@@ -61,10 +61,14 @@ func Open(o Options) (*Runtime, error) {
 	return &Runtime{o: o, self: self, null: null}, nil
 }
 
-// Close removes what runsc leaves below its root once no container is left.
+// Close lets go of the runtime. Containers go on.
 func (r *Runtime) Close() error {
-	unix.Close(r.self)
-	unix.Close(r.null)
+	return errors.Join(unix.Close(r.self), unix.Close(r.null))
+}
+
+// Tidy removes what runsc leaves below its root once no container is left. No
+// other method may run at the same time.
+func (r *Runtime) Tidy() error {
 	left, err := containerFiles(r.o.Root)
 	if err != nil || len(left) > 0 {
 		return err
@@ -72,10 +76,10 @@ func (r *Runtime) Close() error {
 	// runsc pins an empty network namespace there for its containers.
 	name := filepath.Join(r.o.Root, "null-netns")
 	if err := unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("close runsc: unmount %s: %w", name, err)
+		return fmt.Errorf("tidy runsc: unmount %s: %w", name, err)
 	}
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("close runsc: %w", err)
+		return fmt.Errorf("tidy runsc: %w", err)
 	}
 	return nil
 }

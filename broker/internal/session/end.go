@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -61,10 +60,14 @@ func (s *session) finish() {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, undoTimeout)
 	defer cancel()
-	if err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx)); err != nil {
+	err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx))
+	if s.ctx.Err() != nil {
+		return // a deletion, or the next broker, does it again
+	}
+	if err != nil {
 		s.log.Error("container_left", "error", err.Error(), "advice", "delete the session")
 	}
-	err := s.update(func(r *record.Record) {
+	err = s.update(func(r *record.Record) {
 		e := s.exit()
 		r.State, r.Exit = wire.StateExited, &e
 	})
@@ -92,7 +95,7 @@ func (s *session) undoContainer(ctx context.Context) error {
 	} else if err = waitOrKill(ctx, reaper.Done(), func(ctx context.Context) error { return reaper.Kill(ctx) }); err == nil {
 		err = reaper.Close()
 	}
-	return errors.Join(err, cgroup.Remove(ctx, s.cgroup()), layout.Remove(s.paths.RunscLog))
+	return errors.Join(err, cgroup.Remove(ctx, s.cgroup()))
 }
 
 // waitOrKill gives a process that has nothing left to do a moment to end.
@@ -145,17 +148,17 @@ func (s *session) terminate(ctx context.Context, grace time.Duration) error {
 	if err := s.update(func(r *record.Record) { r.Terminated = true }); err != nil {
 		return err
 	}
+	var failed error
 	for _, try := range []struct {
 		signal string
 		wait   time.Duration
-	}{{"TERM", grace}, {"KILL", undoTimeout}} {
+	}{{"TERM", grace}, {"KILL", killTimeout}} {
 		if try.wait == 0 {
 			continue
 		}
-		// What has ended by itself meanwhile can't be signalled, and need not be.
-		if err := s.signal(ctx, try.signal); err != nil && wire.CodeOf(err) != wire.CodeSessionNotRunning {
-			return err
-		}
+		// What is ending by itself can't be signalled, and need not be: whether
+		// it ends is what counts.
+		failed = s.signal(ctx, try.signal)
 		t := time.NewTimer(try.wait)
 		defer t.Stop()
 		select {
@@ -171,7 +174,7 @@ func (s *session) terminate(ctx context.Context, grace time.Duration) error {
 		case <-t.C:
 		}
 	}
-	return &wire.Error{Code: wire.CodeTimeout, Message: "the session's process did not end", Advice: "delete the session"}
+	return &wire.Error{Code: wire.CodeTimeout, Message: "the session's process did not end", Advice: "delete the session", Err: failed}
 }
 
 // Delete ends a session if it lives and removes everything that it left. It

@@ -40,7 +40,7 @@ type Runtime interface {
 	Signal(ctx context.Context, id wire.SessionID, sig string) error
 	Delete(ctx context.Context, id wire.SessionID) error
 	List(ctx context.Context) ([]wire.SessionID, error)
-	Close() error
+	Tidy() error
 }
 
 // Config is what a Manager works with. Everything in it stays the caller's and
@@ -143,7 +143,7 @@ func (m *Manager) release() error {
 	if m.count() > 0 {
 		return nil
 	}
-	return m.Runtime.Close()
+	return m.Runtime.Tidy()
 }
 
 func (m *Manager) count() int {

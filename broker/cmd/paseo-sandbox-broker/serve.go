@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/server"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+)
+
+// progressAfter is how long a check may take before it says how far it is.
+const progressAfter = 2 * time.Second
+
+// serve runs the broker until the context ends. Until everything is checked,
+// nothing is changed.
+func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+	if os.Geteuid() != 0 {
+		return &wire.Error{Code: wire.CodeRootRequired, Message: "the broker needs root", Advice: "start it with systemctl, or with sudo"}
+	}
+	l, err := layout.At(o.prefix)
+	if err != nil {
+		return err
+	}
+	config, err := registry.Load(l)
+	if err != nil {
+		return err
+	}
+	if o.checkOnly {
+		fmt.Fprintf(stdout, "the configuration is valid: %s\n", strings.Join(config.IDs(), ", "))
+		return nil
+	}
+	unix.Umask(0o077)
+	lock, err := activation.TryLock(l.Lock(), false)
+	if err != nil {
+		return err
+	}
+	parts, err := artifacts.Open(ctx, config, progress(stderr))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, parts.Close()) }()
+	if err := l.Prepare(config.Containers()); err != nil {
+		return err
+	}
+	if lock == nil {
+		if lock, err = activation.TryLock(l.Lock(), true); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if err := lock.Sign(); err != nil {
+		return err
+	}
+	log := hclog.New(&hclog.LoggerOptions{Name: "broker", Level: hclog.Info, Output: stderr, JSONFormat: o.logJSON})
+	return manage(ctx, o, l, config, parts, log)
+}
+
+// progress says how far the check of the rootfs is, once a second, if it
+// takes long.
+func progress(w io.Writer) func(done, total int64) {
+	next := time.Now().Add(progressAfter)
+	return func(done, total int64) {
+		if now := time.Now(); now.After(next) && total > 0 {
+			next = now.Add(time.Second)
+			fmt.Fprintf(w, "verifying the rootfs: %d %%\n", done*100/total)
+		}
+	}
+}
+
+// manage holds the sessions: it takes up those of an earlier broker and serves
+// requests.
+func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, log hclog.Logger) (err error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return err
+	}
+	if err := workspace.PreparePinRoot(l.Mounts()); err != nil {
+		return err
+	}
+	runtime, err := runsc.Open(runsc.Options{Executable: parts.Runsc.FD(), Root: l.Runsc(), LogDir: l.RunscLogs(), Cgroups: true})
+	if err != nil {
+		return err
+	}
+	// Pins of sessions that go on keep the folder of pins.
+	defer func() {
+		released := workspace.ReleasePinRoot(l.Mounts())
+		if errors.Is(released, unix.EBUSY) {
+			released = nil
+		}
+		err = errors.Join(err, released, runtime.Close())
+	}()
+	bridge, err := parts.Bridge.SyscallConn()
+	if err != nil {
+		return err
+	}
+	c := session.Config{
+		Layout: l, Registry: config, Runtime: runtime, CheckRootfs: parts.Rootfs.VerifyIdentity,
+		Boot: strings.TrimSpace(string(boot)), Log: log,
+	}
+	// The file stays open until parts is closed, after everything here.
+	if err := bridge.Control(func(fd uintptr) { c.Bridge = int(fd) }); err != nil {
+		return err
+	}
+	manager := session.New(c)
+	defer func() { err = errors.Join(err, manager.Close()) }()
+	if err := manager.Recover(ctx); err != nil {
+		var e *wire.Error
+		if errors.As(err, &e) && e.Code != wire.CodeInternal {
+			return err
+		}
+		log.Error("recovery_incomplete", "error", err.Error(), "advice", "run broker-admin doctor")
+	}
+	return listen(ctx, o, l, config, manager, log)
+}
+
+func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, log hclog.Logger) error {
+	needed := []activation.Socket{{Name: activation.Admin, Path: l.AdminSocket(), UIDs: []uint32{0}}}
+	for _, id := range config.IDs() {
+		d := config.Deployments[id]
+		needed = append(needed, activation.Socket{Name: id, Path: l.BrokerSocket(id, d.Container), UIDs: d.PeerUIDs})
+	}
+	listeners, err := open(o.listen, needed)
+	if err != nil {
+		return err
+	}
+	s := server.New(manager, config, log)
+	for name, listener := range listeners {
+		s.Serve(listener, config.Deployments[name])
+	}
+	log.Info("serving", "deployments", strings.Join(config.IDs(), ","), "pid", os.Getpid())
+	<-ctx.Done()
+	log.Info("stopping", "sessions", "they go on")
+	s.Close()
+	return nil
+}
+
+func open(ourselves bool, needed []activation.Socket) (map[string]*net.UnixListener, error) {
+	if !ourselves {
+		return activation.Inherited(needed)
+	}
+	listeners := make(map[string]*net.UnixListener)
+	for _, s := range needed {
+		l, err := activation.Listen(s)
+		if err != nil {
+			for _, opened := range listeners {
+				opened.Close()
+			}
+			return nil, err
+		}
+		listeners[s.Name] = l
+	}
+	return listeners, nil
+}

@@ -1,0 +1,159 @@
+package activation
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
+)
+
+// Socket is one socket that the broker needs.
+type Socket struct {
+	// Name is the deployment's id, or Admin.
+	Name string
+	Path string
+	// UIDs may connect.
+	UIDs []uint32
+}
+
+// Admin names the admin socket.
+const Admin = "admin"
+
+// Listen makes the socket. What an earlier broker left at its path is
+// replaced: the caller holds the lock, so that nobody listens there. Closing
+// the listener removes it.
+func Listen(s Socket) (*net.UnixListener, error) {
+	st, err := os.Lstat(s.Path)
+	switch {
+	case err == nil && st.Mode()&fs.ModeSocket == 0:
+		return nil, refuse(nil, "%s is there and is no socket", s.Path)
+	case err == nil:
+		if err := os.Remove(s.Path); err != nil {
+			return nil, refuse(err, "the socket %s of an earlier broker can't be removed", s.Path)
+		}
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.Path, Net: "unix"})
+	if err != nil {
+		return nil, refuse(err, "the socket %s can't be made", s.Path)
+	}
+	if err := layout.Share(s.Path, s.UIDs); err != nil {
+		l.Close()
+		return nil, refuse(err, "the socket %s can't be given to its users", s.Path)
+	}
+	return l, nil
+}
+
+// firstFD is the first descriptor that systemd passes (sd_listen_fds(3)).
+const firstFD = 3
+
+// Inherited adopts the sockets that systemd passed, by their names
+// (FileDescriptorName=). Each that is needed must be there, listening at its
+// path; others are refused, for nobody would answer on them.
+func Inherited(sockets []Socket) (map[string]*net.UnixListener, error) {
+	n, err := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	if err != nil || n < 1 || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		return nil, refuse(nil, "no sockets were passed by systemd (LISTEN_FDS and LISTEN_PID)")
+	}
+	names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
+	paths := make(map[string]string)
+	for _, s := range sockets {
+		paths[s.Name] = s.Path
+	}
+	got := make(map[string]*net.UnixListener)
+	for i := range n {
+		unix.CloseOnExec(firstFD + i)
+		if i >= len(names) || paths[names[i]] == "" || got[names[i]] != nil {
+			return nil, refuse(nil, "socket %d of %d from systemd has no name of its own that is a deployment's id or %q", i+1, n, Admin)
+		}
+		if got[names[i]], err = adopt(firstFD+i, paths[names[i]]); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range sockets {
+		if got[s.Name] == nil {
+			return nil, refuse(nil, "systemd passed no socket named %q", s.Name)
+		}
+	}
+	return got, nil
+}
+
+func adopt(fd int, path string) (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, refuse(err, "descriptor %d from systemd is no listening socket", fd)
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok || u.Addr().String() != path {
+		l.Close()
+		return nil, refuse(nil, "descriptor %d from systemd listens at %s, not at %s", fd, l.Addr(), path)
+	}
+	u.SetUnlinkOnClose(false)
+	return u, nil
+}
+
+// Lock is held by the one broker of a layout until it ends.
+type Lock struct{ file *os.File }
+
+// TryLock takes the lock, and makes its file if create is set; without, a
+// missing one gives a nil Lock, and nothing has changed. Error:
+// CodeBrokerRunning, with the pid of the one that holds it.
+func TryLock(path string, create bool) (*Lock, error) {
+	flags := os.O_RDWR | unix.O_NOFOLLOW
+	if create {
+		flags |= os.O_CREATE
+	}
+	f, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, fs.ErrNotExist) && !create {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, refuse(err, "the lock %s can't be opened", path)
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, refuse(err, "the lock %s can't be taken", path)
+	}
+	var locked error
+	err = errors.Join(raw.Control(func(fd uintptr) { locked = unix.Flock(int(fd), unix.LOCK_EX|unix.LOCK_NB) }), locked)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		defer f.Close()
+		pid, _ := io.ReadAll(io.LimitReader(f, 20))
+		return nil, &wire.Error{
+			Code: wire.CodeBrokerRunning, Message: fmt.Sprintf("a broker runs already, with pid %s", strings.TrimSpace(string(pid))),
+			Advice: "use that one, or stop it first",
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, refuse(err, "the lock %s can't be taken", path)
+	}
+	return &Lock{f}, nil
+}
+
+// Sign writes our pid into the lock, for whoever finds it taken.
+func (l *Lock) Sign() error {
+	if err := l.file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := l.file.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// Close lets go of the lock. Its file stays: removing it would let two brokers
+// hold two locks of one name.
+func (l *Lock) Close() error { return l.file.Close() }
+
+func refuse(err error, format string, args ...any) error {
+	return &wire.Error{Code: wire.CodeInvalidConfig, Message: fmt.Sprintf(format, args...), Advice: "correct the units or the folder, and start the broker again", Err: err}
+}

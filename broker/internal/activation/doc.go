@@ -1,0 +1,3 @@
+// Package activation gets the broker its listening sockets: from systemd, or
+// by making them; and makes sure that there is one broker at a time.
+package activation

@@ -1,0 +1,104 @@
+package artifacts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/trusted"
+	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// bridgeName is the bridge's program beside our own.
+const bridgeName = "paseo-sandbox-bridge"
+
+// Error marks an error as one of an artifact; it wraps a *wire.Error.
+type Error struct{ err error }
+
+func (e *Error) Error() string { return e.err.Error() }
+
+// Unwrap returns the *wire.Error.
+func (e *Error) Unwrap() error { return e.err }
+
+// Set is the opened artifacts. Close it.
+type Set struct {
+	Runsc  *artifact.Executable
+	Rootfs *artifact.Artifact
+	Bridge *os.File
+}
+
+// Open opens and verifies everything. Errors are of type *Error, with
+// CodeRuntimeMissing, CodeRootfsMissing, CodeArtifactMismatch, or the code of
+// package artifact. Progress, which may be nil, gets the bytes of the rootfs
+// that were read, and how many there are.
+func Open(ctx context.Context, c *registry.Config, progress func(done, total int64)) (*Set, error) {
+	s := &Set{}
+	if err := s.open(ctx, c, progress); err != nil {
+		return nil, errors.Join(&Error{err}, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Set) open(ctx context.Context, c *registry.Config, progress func(done, total int64)) (err error) {
+	if s.Bridge, err = OpenBridge(c); err != nil {
+		return err
+	}
+	if s.Runsc, err = artifact.OpenExecutable(ctx, c.Runsc); err != nil {
+		return typed("runsc", wire.CodeRuntimeMissing, err)
+	}
+	if s.Rootfs, err = artifact.Open(c.Rootfs); err != nil {
+		return typed("the rootfs", wire.CodeRootfsMissing, err)
+	}
+	if err := s.Rootfs.VerifyFull(ctx, progress); err != nil {
+		return typed("the rootfs", wire.CodeRootfsMissing, err)
+	}
+	return nil
+}
+
+// OpenBridge opens the bridge's program alone. The caller closes it.
+func OpenBridge(c *registry.Config) (*os.File, error) {
+	path := c.Bridge.Path
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		path = filepath.Join(filepath.Dir(self), bridgeName)
+	}
+	f, err := trusted.OpenExecutable(path)
+	if err != nil {
+		return nil, &wire.Error{Code: wire.CodeBridgeFailed, Message: "the bridge's program can't be used", Advice: "install it beside the broker's, owned by root, or correct bridge.path", Err: err}
+	}
+	return f, nil
+}
+
+func typed(what string, missing wire.Code, err error) error {
+	var a *artifact.Error
+	if !errors.As(err, &a) {
+		return err
+	}
+	code := wire.Code(a.Code)
+	if a.Code == artifact.CodeMissing {
+		code = missing
+	}
+	return &wire.Error{Code: code, Message: fmt.Sprintf("%s can't be used: %s", what, a.Message), Advice: a.Advice, Err: a.Err}
+}
+
+// Close closes what is open.
+func (s *Set) Close() error {
+	var err error
+	if s.Bridge != nil {
+		err = s.Bridge.Close()
+	}
+	if s.Runsc != nil {
+		err = errors.Join(err, s.Runsc.Close())
+	}
+	if s.Rootfs != nil {
+		err = errors.Join(err, s.Rootfs.Close())
+	}
+	return err
+}
