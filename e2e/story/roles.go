@@ -255,7 +255,14 @@ func staleInput(conn io.ReadWriter, lease string) (string, error) {
 	if _, ok := answer.(wire.Hello); !ok {
 		return "", fmt.Errorf("no hello but %T", answer)
 	}
-	answer, err = exchange(conn, wire.Input{ID: 1, Lease: lease, InputID: "stale", Data: []byte(bashCommand("stale", staleCommand) + "\n")})
+	answer, err = exchange(conn, wire.Attach{ID: 1, Mode: wire.ModeObserver, From: wire.FromLive, Client: "stale"})
+	if err != nil {
+		return "", err
+	}
+	if _, ok := answer.(wire.Attached); !ok {
+		return "", fmt.Errorf("not attached but %T", answer)
+	}
+	answer, err = exchange(conn, wire.Input{ID: 2, Lease: lease, InputID: "stale", Data: []byte(bashCommand("stale", staleCommand) + "\n")})
 	if err != nil {
 		return "", err
 	}
@@ -275,10 +282,16 @@ func exchange(conn io.ReadWriter, m wire.Message) (wire.Message, error) {
 	if _, err := conn.Write(wire.AppendFrame(nil, b)); err != nil {
 		return nil, err
 	}
-	if b, err = wire.ReadFrame(conn, wire.MaxBridgeFrame, nil); err != nil {
-		return nil, err
+	for {
+		if b, err = wire.ReadFrame(conn, wire.MaxBridgeFrame, nil); err != nil {
+			return nil, err
+		}
+		answer, err := wire.Decode(wire.BridgeReplies, b)
+		if _, ok := answer.(wire.Records); ok {
+			continue // live records come between the answers
+		}
+		return answer, err
 	}
-	return wire.Decode(wire.BridgeReplies, b)
 }
 
 func (d *daemon) answerDialog(ctx context.Context) error {
