@@ -93,10 +93,10 @@ type Side struct {
 	BridgeStart  uint64 `json:"bridgeStart"`
 	PiSession    string `json:"piSession"`
 	// Alive says that the kernel knew both processes by pid and start time.
-	Alive      bool        `json:"alive"`
-	DaemonPID  int         `json:"daemonPid"`
-	Generation uint64      `json:"generation"`
-	Cursor     wire.Cursor `json:"cursor"`
+	Alive      bool   `json:"alive"`
+	DaemonPID  int    `json:"daemonPid"`
+	Generation uint64 `json:"generation"`
+	Cursor     Cursor `json:"cursor"`
 }
 
 // Cursor is a durable cursor.
