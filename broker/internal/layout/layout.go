@@ -128,6 +128,41 @@ func (f Folder) Check() error {
 	return nil
 }
 
+// Trace is something on the host that bears a session's id. The deployment is
+// known from a socket only.
+type Trace struct {
+	Path       string
+	Deployment string
+	Container  bool
+}
+
+// Traces finds what sessions have, or have left, in the folders, except for
+// their records.
+func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
+	found := make(map[wire.SessionID]Trace)
+	for _, pattern := range []string{
+		l.Mounts() + "/*", l.Bundles() + "/*", l.Spools() + "/*", l.States() + "/*",
+		l.Run + "/d/*/s/*.sock", l.Run + "/c/*/s/*.sock",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, refuse("%s can't be searched: %v", l.Run, err)
+		}
+		for _, path := range paths {
+			t := Trace{Path: path}
+			name, socket := strings.CutSuffix(filepath.Base(path), ".sock")
+			if socket {
+				dir := filepath.Dir(filepath.Dir(path))
+				t.Deployment, t.Container = filepath.Base(dir), filepath.Dir(dir) == l.Run+"/c"
+			}
+			if id := wire.SessionID(name); id.Valid() {
+				found[id] = t
+			}
+		}
+	}
+	return found, nil
+}
+
 // Overlaps reports whether a folder is one of the broker's own, lies in one,
 // or holds one (R14).
 func (l Layout) Overlaps(path string) bool {
