@@ -20,7 +20,7 @@ var Default = Layout{Etc: "/etc/paseo-sandbox", Run: "/run/paseo-sandbox", Var: 
 
 // At returns the layout with all trees below one folder: etc, run and var. An
 // empty prefix means Default. Error: CodeInvalidConfig when the prefix is not
-// an absolute clean path, or so long that sockets below it could not be named.
+// an absolute path in its shortest form.
 func At(prefix string) (Layout, error) {
 	if prefix == "" {
 		return Default, nil
@@ -29,11 +29,17 @@ func At(prefix string) (Layout, error) {
 	if !filepath.IsAbs(prefix) || filepath.Clean(prefix) != prefix || prefix == "/" {
 		return l, refuse("the prefix %q is not an absolute path in its shortest form", prefix)
 	}
-	longest := l.Session(strings.Repeat("d", wire.MaxDeployment), false, wire.SessionID(strings.Repeat("0", 32)))
-	if n := len(longest.Socket); n > wire.MaxSocketPath {
-		return l, refuse("the prefix %q is %d bytes too long for the paths of sockets below it", prefix, n-wire.MaxSocketPath)
-	}
 	return l, nil
+}
+
+// CheckNames refuses a deployment whose sockets would have a path that is too
+// long for the kernel (unix(7)).
+func (l Layout) CheckNames(deployment string, container bool) error {
+	socket := l.Session(deployment, container, wire.SessionID(strings.Repeat("0", 32))).Socket
+	if n := len(socket); n > wire.MaxSocketPath {
+		return refuse("the sockets of sessions, such as %q, have paths that are %d bytes too long; shorten the prefix or the deployment's id", socket, n-wire.MaxSocketPath)
+	}
+	return nil
 }
 
 // Paths that belong to no session.
