@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -107,6 +108,7 @@ func (r *Runtime) awaitCreate(ctx context.Context, id wire.SessionID, report *os
 // containers.
 func RunIfReaper() {
 	if len(os.Args) > 4 && os.Args[0] == reaperName {
+		runtime.LockOSThread()
 		os.Exit(reap(os.Args[1], os.Args[2], os.Args[3:]))
 	}
 }
@@ -148,6 +150,9 @@ func createSandbox(pidFile string, args []string) (int, error) {
 	}
 	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(reaperRunsc), args, &syscall.ProcAttr{
 		Dir: "/", Env: os.Environ(), Files: []uintptr{0, 1, 2},
+		// A reaper that is killed takes the command along. The kernel means
+		// the thread that forked (prctl(2)); ours is locked.
+		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
 		return 0, err
