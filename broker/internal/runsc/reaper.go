@@ -90,7 +90,7 @@ func (r *Runtime) awaitCreate(ctx context.Context, id wire.SessionID, report *os
 	defer stop()
 	var buf bytes.Buffer
 	if _, err := buf.ReadFrom(report); err != nil {
-		return 0, fmt.Errorf("runsc create: %w", errors.Join(context.Cause(ctx), err))
+		return 0, late("create", errors.Join(context.Cause(ctx), err))
 	}
 	pid, err := strconv.Atoi(buf.String())
 	if err == nil && pid > 0 {

@@ -140,7 +140,7 @@ func (r *Runtime) command(ctx context.Context, id wire.SessionID, args ...string
 		err = errors.Join(err, p.Kill(kill))
 		read.Close()
 		<-copied
-		return nil, fmt.Errorf("runsc %s: %w", args[0], err)
+		return nil, late(args[0], err)
 	}
 	read.SetReadDeadline(time.Now().Add(outputGrace))
 	<-copied
@@ -158,6 +158,16 @@ const (
 	// logTail is how much of runsc's log an error carries, in bytes.
 	logTail = 2048
 )
+
+// late is the error of a command that was cut off.
+func late(command string, err error) error {
+	return &wire.Error{
+		Code:    wire.CodeTimeout,
+		Message: "runsc " + command + " was ended before it was done",
+		Advice:  "look at the load of the host and try again",
+		Err:     err,
+	}
+}
 
 // failed is the error of a command, with what runsc said.
 func (r *Runtime) failed(id wire.SessionID, command string, exit process.Exit, out []byte) error {
