@@ -36,6 +36,12 @@ const (
 	staleCommand = `echo stale >> /workspace/stale`
 )
 
+// Commands that give an effect that must not come a second to come.
+const (
+	awaitTwice = `i=0; while [ $i -lt 20 ] && [ $(wc -l < /workspace/once) -lt 2 ]; do i=$((i+1)); sleep 0.05; done`
+	awaitStale = `i=0; while [ $i -lt 20 ] && [ ! -e /workspace/stale ]; do i=$((i+1)); sleep 0.05; done`
+)
+
 // first drives Pi until it has work in flight, an open dialog and a record
 // that it received and did not acknowledge; then it waits to be killed.
 func (d *daemon) first(ctx context.Context) error {
@@ -215,8 +221,7 @@ func (d *daemon) resend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Whatever Pi was given before it answers this has had its effect.
-	if _, _, err := d.ask(ctx, "second-after-once", bashCommand("second-after-once", "true")); err != nil {
+	if _, _, err := d.ask(ctx, "second-after-once", bashCommand("second-after-once", awaitTwice)); err != nil {
 		return err
 	}
 	d.tell(event{Name: "resent", Yes: duplicate})
@@ -243,7 +248,7 @@ func (d *daemon) tryStaleLease(ctx context.Context) error {
 		return err
 	}
 	d.tell(event{Name: "stale", Text: code})
-	_, _, err = d.ask(ctx, "second-after-stale", bashCommand("second-after-stale", "true"))
+	_, _, err = d.ask(ctx, "second-after-stale", bashCommand("second-after-stale", awaitStale))
 	return err
 }
 

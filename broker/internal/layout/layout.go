@@ -20,7 +20,7 @@ var Default = Layout{Etc: "/etc/paseo-sandbox", Run: "/run/paseo-sandbox", Var: 
 
 // At returns the layout with all trees below one folder: etc, run and var. An
 // empty prefix means Default. Error: CodeInvalidConfig when the prefix is not
-// an absolute clean path, or so long that sockets below it could not be named.
+// an absolute path in its shortest form.
 func At(prefix string) (Layout, error) {
 	if prefix == "" {
 		return Default, nil
@@ -29,11 +29,17 @@ func At(prefix string) (Layout, error) {
 	if !filepath.IsAbs(prefix) || filepath.Clean(prefix) != prefix || prefix == "/" {
 		return l, refuse("the prefix %q is not an absolute path in its shortest form", prefix)
 	}
-	longest := l.Session(strings.Repeat("d", wire.MaxDeployment), false, wire.SessionID(strings.Repeat("0", 32)))
-	if n := len(longest.Socket); n > wire.MaxSocketPath {
-		return l, refuse("the prefix %q is %d bytes too long for the paths of sockets below it", prefix, n-wire.MaxSocketPath)
-	}
 	return l, nil
+}
+
+// CheckNames refuses a deployment whose sockets would have a path that is too
+// long for the kernel (unix(7)).
+func (l Layout) CheckNames(deployment string, container bool) error {
+	socket := l.Session(deployment, container, wire.SessionID(strings.Repeat("0", 32))).Socket
+	if n := len(socket); n > wire.MaxSocketPath {
+		return refuse("the sockets of sessions, such as %q, have paths that are %d bytes too long; shorten the prefix or the deployment's id", socket, n-wire.MaxSocketPath)
+	}
+	return nil
 }
 
 // Paths that belong to no session.
@@ -126,6 +132,41 @@ func (f Folder) Check() error {
 		return refuse("%s has the mode %04o, not %04o", f.Path, st.Mode().Perm(), f.Mode)
 	}
 	return nil
+}
+
+// Trace is something on the host that bears a session's id. The deployment is
+// known from a socket only.
+type Trace struct {
+	Path       string
+	Deployment string
+	Container  bool
+}
+
+// Traces finds what sessions have, or have left, in the folders, except for
+// their records.
+func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
+	found := make(map[wire.SessionID]Trace)
+	for _, pattern := range []string{
+		l.Mounts() + "/*", l.Bundles() + "/*", l.Spools() + "/*", l.States() + "/*",
+		l.Run + "/d/*/s/*.sock", l.Run + "/c/*/s/*.sock",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, refuse("%s can't be searched: %v", l.Run, err)
+		}
+		for _, path := range paths {
+			t := Trace{Path: path}
+			name, socket := strings.CutSuffix(filepath.Base(path), ".sock")
+			if socket {
+				dir := filepath.Dir(filepath.Dir(path))
+				t.Deployment, t.Container = filepath.Base(dir), filepath.Dir(dir) == l.Run+"/c"
+			}
+			if id := wire.SessionID(name); id.Valid() {
+				found[id] = t
+			}
+		}
+	}
+	return found, nil
 }
 
 // Overlaps reports whether a folder is one of the broker's own, lies in one,

@@ -28,11 +28,11 @@ type Deployment struct {
 
 // Workspace is a folder that agents work in.
 type Workspace struct {
-	Root     string `toml:"root"`
-	ReadOnly bool   `toml:"read_only"`
+	Root     string `toml:"root" json:"root"`
+	ReadOnly bool   `toml:"read_only" json:"readOnly"`
 	// UID and GID are what the agent runs as; never 0.
-	UID uint32 `toml:"uid"`
-	GID uint32 `toml:"gid"`
+	UID uint32 `toml:"uid" json:"uid"`
+	GID uint32 `toml:"gid" json:"gid"`
 }
 
 // Kinds of profiles.
@@ -43,19 +43,19 @@ const (
 
 // Profile says what a session runs, and how much it may use.
 type Profile struct {
-	Kind string `toml:"kind"`
+	Kind string `toml:"kind" json:"kind"`
 	// Command and Framing are the operator's, for KindProgram only (R10).
-	Command []string     `toml:"command"`
-	Framing wire.Framing `toml:"framing"`
+	Command []string     `toml:"command" json:"command,omitempty"`
+	Framing wire.Framing `toml:"framing" json:"framing"`
 
-	Memory    Size    `toml:"memory"`
-	CPUs      float64 `toml:"cpus"`
-	PIDs      int64   `toml:"pids"`
-	OpenFiles uint64  `toml:"open_files"`
-	Tmp       Size    `toml:"tmp"`
-	Spool     Size    `toml:"spool"`
-	MaxRecord Size    `toml:"max_record"`
-	MaxInput  Size    `toml:"max_input"`
+	Memory    Size    `toml:"memory" json:"memory"`
+	CPUs      float64 `toml:"cpus" json:"cpus,omitempty"`
+	PIDs      int64   `toml:"pids" json:"pids"`
+	OpenFiles uint64  `toml:"open_files" json:"openFiles"`
+	Tmp       Size    `toml:"tmp" json:"tmp"`
+	Spool     Size    `toml:"spool" json:"spool"`
+	MaxRecord Size    `toml:"max_record" json:"maxRecord"`
+	MaxInput  Size    `toml:"max_input" json:"maxInput"`
 }
 
 // Defaults and bounds.

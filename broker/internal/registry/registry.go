@@ -130,6 +130,9 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 		if err := d.complete(l, c.Bridge); err != nil {
 			return in(filepath.Join(path, name), err)
 		}
+		if err := l.CheckNames(id, d.Container); err != nil {
+			return err
+		}
 		c.Deployments[id] = d
 	}
 	if len(names) == 0 {

@@ -1,14 +1,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -115,37 +113,26 @@ func (s *session) revive(id process.ID) *process.Process {
 
 // orphans makes sessions of what has an id and no record.
 func (m *Manager) orphans(ctx context.Context) (map[wire.SessionID]*session, error) {
-	found := make(map[wire.SessionID]*session)
-	add := func(name, deployment string, container bool) {
-		id := wire.SessionID(name)
-		if id.Valid() && m.sessions[id] == nil {
-			found[id] = m.newSession(record.Record{Session: id, Deployment: deployment, Container: container, Workspace: "unknown", Profile: "unknown", State: wire.StateDeleting})
-		}
+	traces, err := m.Layout.Traces()
+	if err != nil {
+		return nil, err
 	}
 	ids, err := m.Runtime.List(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}
 	for _, id := range ids {
-		add(string(id), "unknown", false)
-	}
-	l := m.Layout
-	for _, dir := range []string{l.Mounts(), l.Bundles(), l.Spools(), l.States()} {
-		entries, err := os.ReadDir(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		for _, e := range entries {
-			add(e.Name(), "unknown", false)
+		if _, ok := traces[id]; !ok {
+			traces[id] = layout.Trace{}
 		}
 	}
-	for _, side := range []string{"d", "c"} {
-		sockets, err := filepath.Glob(filepath.Join(l.Run, side, "*", "s", "*.sock"))
-		if err != nil {
-			return nil, err
-		}
-		for _, path := range sockets {
-			add(strings.TrimSuffix(filepath.Base(path), ".sock"), filepath.Base(filepath.Dir(filepath.Dir(path))), side == "c")
+	found := make(map[wire.SessionID]*session)
+	for id, t := range traces {
+		if m.sessions[id] == nil {
+			found[id] = m.newSession(record.Record{
+				Session: id, Deployment: cmp.Or(t.Deployment, "unknown"), Container: t.Container,
+				Workspace: "unknown", Profile: "unknown", State: wire.StateDeleting,
+			})
 		}
 	}
 	return found, nil
