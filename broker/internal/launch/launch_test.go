@@ -138,6 +138,48 @@ func inherited(t *testing.T, pid int) []string {
 	return names
 }
 
+// R3: the restrictions are the bridge's, not ours: no thread that goes on has
+// them, the main one included.
+func TestTheBrokerKeepsItsOwnRights(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("root is needed to become another user: sudo make test")
+	}
+	done := make(chan struct{})
+	for range 64 {
+		go onThrowawayThread(func() {
+			if unix.Gettid() == unix.Getpid() {
+				t.Error("the main thread would be restricted for good")
+			}
+			if err := restrictThread(); err != nil {
+				t.Error(err)
+			}
+			done <- struct{}{}
+		})
+	}
+	for range 64 {
+		<-done
+	}
+	// A thread takes a moment to end.
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
+		restricted := 0
+		tasks, err := filepath.Glob("/proc/self/task/*/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range tasks {
+			if b, err := os.ReadFile(task); err == nil && bytes.Contains(b, []byte("NoNewPrivs:\t1")) {
+				restricted++
+			}
+		}
+		if restricted == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads are still restricted", restricted)
+		}
+	}
+}
+
 // Root is refused before anything starts.
 func TestRootIsRefused(t *testing.T) {
 	for _, o := range []Options{{UID: 0, GID: 1}, {UID: 1, GID: 0}} {

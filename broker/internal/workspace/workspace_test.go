@@ -200,6 +200,23 @@ func TestPinFlags(t *testing.T) {
 	})
 }
 
+// R15: a pin loosens nothing: a workspace on a read-only or noexec mount stays so.
+func TestPinKeepsTheFlagsOfTheMount(t *testing.T) {
+	bothKernels(t, func(t *testing.T) {
+		h := newHost(t)
+		must(t, unix.Mount(h.root, h.root, "", unix.MS_BIND, ""))
+		must(t, unix.Mount("", h.root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC, ""))
+		target, err := h.pin("one", false)
+		must(t, err)
+		var st unix.Statfs_t
+		must(t, unix.Statfs(target, &st))
+		const want = unix.MS_RDONLY | unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+		if st.Flags&want != want {
+			t.Errorf("flags %#x, want at least %#x", st.Flags, want)
+		}
+	})
+}
+
 // R13: while a racer swaps the workspace and its ancestors for an attacker's,
 // every pin shows the workspace, or the attacker's own folder as a folder that
 // has no link on its path; never what a link points to.
