@@ -17,6 +17,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // Sizes of the records, in bytes with their line feed.
@@ -57,7 +58,25 @@ func (b *bench) prepare(ctx context.Context) error {
 	return err
 }
 
-func (b *bench) close() { b.broker.Close() }
+// close removes what bare runsc leaves behind: the namespace that it pins, and
+// the parent of its cgroups.
+func (b *bench) close() error {
+	errs := []error{b.broker.Close()}
+	if err := unix.Unmount(filepath.Join(b.bareRoot, "root", "null-netns"), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, err)
+	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*" + bareCgroup)
+	errs = append(errs, err)
+	for _, dir := range append(groups, "/sys/fs/cgroup"+bareCgroup) {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// bareCgroup is the parent of bare runsc's cgroups.
+const bareCgroup = "/paseo-sandbox-bench"
 
 func writeRecords(path string, size int, total int64) error {
 	f, err := os.Create(path)
@@ -128,7 +147,7 @@ func (b *bench) bareBundle(args []string) (dir, id string, err error) {
 	b.bare++
 	id = fmt.Sprintf("bare%08d", b.bare)
 	if spec.Linux != nil && spec.Linux.CgroupsPath != "" {
-		spec.Linux.CgroupsPath = "/paseo-sandbox-bench/" + id
+		spec.Linux.CgroupsPath = bareCgroup + "/" + id
 	}
 	if len(args) > 0 {
 		spec.Process.Args = args
