@@ -85,12 +85,12 @@ command = ["/bin/sleep", "86400"]
 [profiles.small]
 kind = "program"
 framing = "lines"
-command = ["/bin/cat", "/workspace/small"]
+command = ["/bin/sh", "-c", "read go; exec cat /workspace/small"]
 
 [profiles.large]
 kind = "program"
 framing = "lines"
-command = ["/bin/cat", "/workspace/large"]
+command = ["/bin/sh", "-c", "read go; exec cat /workspace/large"]
 `
 
 // Run measures everything.
