@@ -42,6 +42,16 @@ func message(t *testing.T, m wire.Message) []byte {
 // frame wraps bytes that need not be a message.
 func frame(b string) []byte { return wire.AppendFrame(nil, []byte(b)) }
 
+// forged is a message with one text replaced by another of the same length,
+// which our own encoder would refuse.
+func forged(t *testing.T, m wire.Message, from, to string) []byte {
+	t.Helper()
+	if len(from) != len(to) {
+		t.Fatalf("%q and %q differ in length", from, to)
+	}
+	return bytes.ReplaceAll(message(t, m), []byte(from), []byte(to))
+}
+
 // say sends bytes on a new connection, closes the sending side if asked to,
 // and returns the last error message that comes back.
 func say(t *testing.T, socket string, b []byte, closeWrite bool) wire.ErrorMessage {
@@ -105,8 +115,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		"no hello":           {message(t, wire.ListSessions{ID: 1}), wire.CodeHelloRequired},
 		"unknown workspace":  {after(message(t, wire.Create{ID: 1, Workspace: "elsewhere"})), wire.CodeUnknownWorkspace},
 		"unknown profile":    {after(message(t, wire.Create{ID: 1, Workspace: "project", Profile: "root"})), wire.CodeUnknownProfile},
-		"argument in model":  {after(message(t, wire.Create{ID: 1, Workspace: "project", Model: "--extension=/etc/passwd"})), wire.CodeInvalidArgument},
-		"argument in id":     {after(message(t, wire.Create{ID: 1, Workspace: "project", AgentSession: "--help"})), wire.CodeInvalidArgument},
+		"argument in model":  {after(forged(t, wire.Create{ID: 1, Workspace: "project", Model: "provider/model-name"}, "provider/model-name", "--extension=/etc/rc")), wire.CodeInvalidArgument},
+		"argument in id":     {after(forged(t, wire.Create{ID: 1, Workspace: "project", AgentSession: "ahelpa"}, "ahelpa", "--help")), wire.CodeInvalidArgument},
 		"unknown session":    {after(message(t, wire.InspectSession{ID: 1, Session: "0123456789abcdef0123456789abcdef"})), wire.CodeUnknownSession},
 		"another deployment": {after(message(t, wire.Describe{ID: 1, Deployment: "other"})), wire.CodeAdminOnly},
 	} {
@@ -207,7 +217,7 @@ func TestBrokerRefusesToStart(t *testing.T) {
 		"wrong runsc digest":  {config: func(s string) string { return replaceKey(s, "runsc", "digest", wrongDigest) }, code: "artifact_digest_mismatch", exit: 5},
 		"missing rootfs":      {config: func(s string) string { return replaceKey(s, "rootfs", "path", "/nonexistent/rootfs") }, code: "rootfs_missing", exit: 5},
 		"wrong rootfs digest": {config: func(s string) string { return replaceKey(s, "rootfs", "digest", wrongDigest) }, code: "artifact_digest_mismatch", exit: 5},
-		"missing bridge":      {config: func(s string) string { return replaceKey(s, "bridge", "path", "/nonexistent/bridge") }, code: "bridge_missing", exit: 5},
+		"missing bridge":      {config: func(s string) string { return replaceKey(s, "bridge", "path", "/nonexistent/bridge") }, code: "bridge_failed", exit: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

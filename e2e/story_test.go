@@ -124,14 +124,25 @@ func TestStoryNoticesBrokenFeatures(t *testing.T) {
 					return in, nil
 				}
 				return m, nil
+			}, toClient: func(m wire.Message) wire.Message {
+				if a, ok := m.(wire.Accepted); ok && a.InputID == "first-once-again" {
+					a.InputID, a.Duplicate = "first-once", true
+					return a
+				}
+				return m
 			}},
 			flags: func(r story.Report) []bool { return []bool{r.ExactlyOnceInput} },
 		},
 		"dialog forgotten": {
 			lies: lies{toClient: func(m wire.Message) wire.Message {
-				if a, ok := m.(wire.Attached); ok {
-					a.Pending = nil
-					return a
+				switch m := m.(type) {
+				case wire.Attached:
+					m.Pending = nil
+					return m
+				case wire.Records:
+					if m.Pending {
+						return nil
+					}
 				}
 				return m
 			}},

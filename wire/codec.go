@@ -197,8 +197,8 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 func explain(t reflect.Type, payload []byte, cause error) *Error {
 	var mismatch *cbor.UnmarshalTypeError
 	if errors.As(cause, &mismatch) && mismatch.StructFieldName != "" {
-		_, field, _ := strings.Cut(mismatch.StructFieldName, ".")
-		return invalid(fmt.Sprintf("%s can't be a %s", field, mismatch.CBORType), cause)
+		key := mismatch.StructFieldName[strings.LastIndexByte(mismatch.StructFieldName, '.')+1:]
+		return invalid(fmt.Sprintf("the value of %q is of the wrong type", key), cause)
 	}
 	present := make(map[string]bool)
 	scanMap(payload, func(key, _ []byte) { present[string(key)] = true })
@@ -215,7 +215,7 @@ func explain(t reflect.Type, payload []byte, cause error) *Error {
 	if cause != nil {
 		return invalid("a nested map does not follow the grammar", cause)
 	}
-	return invalid("an optional key holds its default, or a key of a nested map is missing", nil)
+	return invalid("an optional key holds its default, a key of a nested map is missing, or a value is of the wrong type", nil)
 }
 
 // fieldKey returns the map key of a struct field, and whether it is left out

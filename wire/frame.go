@@ -28,7 +28,7 @@ func ReadFrame(r io.Reader, max int, buf []byte) ([]byte, error) {
 	if n == 0 {
 		return nil, &Error{Code: CodeInvalidMessage, Message: "the frame is empty", Advice: "send one CBOR item in each frame"}
 	}
-	if uint64(n) > uint64(max) {
+	if int64(n) > int64(max) {
 		return nil, tooLarge(uint64(n), max)
 	}
 	if cap(buf) < int(n) {

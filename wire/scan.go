@@ -54,36 +54,38 @@ func (s *scanner) head() (major byte, n uint64) {
 	}
 	first := s.data[s.pos]
 	major, info := first&majorMask, first&infoMask
-	if major == majorSimple {
+	switch {
+	case major == majorSimple:
 		if first != itemFalse && first != itemTrue {
 			s.failf("there are no floats, null, undefined or simple values but false and true")
 			return 0, 0
 		}
-		s.pos++
-		return major, uint64(info)
-	}
-	if info < 24 {
-		s.pos++
-		return major, uint64(info)
-	}
-	if info > 27 {
-		s.failf("indefinite lengths are forbidden")
+	case info > 27:
+		s.failf("indefinite lengths and reserved forms are forbidden")
 		return 0, 0
+	case info >= 24:
+		return major, s.argument(info - 24)
 	}
-	size := 1 << (info - 24)
+	s.pos++
+	return major, uint64(info)
+}
+
+// argument reads the head's argument of 2^power bytes, and moves past the head.
+func (s *scanner) argument(power byte) (n uint64) {
+	size := 1 << power
 	if s.rest() < 1+size {
 		s.failf("the item is cut off")
-		return 0, 0
+		return 0
 	}
 	for _, b := range s.data[s.pos+1 : s.pos+1+size] {
 		n = n<<8 | uint64(b)
 	}
-	if n < [...]uint64{24, 1 << 8, 1 << 16, 1 << 32}[info-24] {
+	if n < [...]uint64{24, 1 << 8, 1 << 16, 1 << 32}[power] {
 		s.failf("an integer or a length is not in its shortest form")
-		return 0, 0
+		return 0
 	}
 	s.pos += 1 + size
-	return major, n
+	return n
 }
 
 // take returns the next n bytes, without a copy.

@@ -85,12 +85,12 @@ command = ["/bin/sleep", "86400"]
 [profiles.small]
 kind = "program"
 framing = "lines"
-command = ["/bin/cat", "/workspace/small"]
+command = ["/bin/sh", "-c", "read go; exec cat /workspace/small"]
 
 [profiles.large]
 kind = "program"
 framing = "lines"
-command = ["/bin/cat", "/workspace/large"]
+command = ["/bin/sh", "-c", "read go; exec cat /workspace/large"]
 `
 
 // Run measures everything.
@@ -111,7 +111,7 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	if err := b.prepare(ctx); err != nil {
 		return Report{}, err
 	}
-	defer b.close()
+	defer func() { err = errors.Join(err, b.close()) }()
 	report = Report{CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, Rounds: o.Rounds}
 	for _, measure := range []func(context.Context) (Result, error){b.create, b.small, b.large} {
 		r, err := measure(ctx)

@@ -17,6 +17,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // Sizes of the records, in bytes with their line feed.
@@ -57,7 +58,25 @@ func (b *bench) prepare(ctx context.Context) error {
 	return err
 }
 
-func (b *bench) close() { b.broker.Close() }
+// close removes what bare runsc leaves behind: the namespace that it pins, and
+// the parent of its cgroups.
+func (b *bench) close() error {
+	errs := []error{b.broker.Close()}
+	if err := unix.Unmount(filepath.Join(b.bareRoot, "root", "null-netns"), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		errs = append(errs, err)
+	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*" + bareCgroup)
+	errs = append(errs, err)
+	for _, dir := range append(groups, "/sys/fs/cgroup"+bareCgroup) {
+		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// bareCgroup is the parent of bare runsc's cgroups.
+const bareCgroup = "/paseo-sandbox-bench"
 
 func writeRecords(path string, size int, total int64) error {
 	f, err := os.Create(path)
@@ -104,14 +123,14 @@ func (b *bench) timeBare(ctx context.Context) (float64, error) {
 	}
 	defer devNull.Close()
 	start := time.Now()
-	if err := b.runsc(ctx, devNull, "create", "--bundle", bundle, id); err != nil {
+	if err := b.runsc(ctx, devNull, devNull, "create", "--bundle", bundle, id); err != nil {
 		return 0, err
 	}
-	if err := b.runsc(ctx, devNull, "start", id); err != nil {
+	if err := b.runsc(ctx, devNull, devNull, "start", id); err != nil {
 		return 0, err
 	}
 	took := time.Since(start).Seconds()
-	return took, b.runsc(ctx, devNull, "delete", "--force", id)
+	return took, b.runsc(ctx, devNull, devNull, "delete", "--force", id)
 }
 
 // bareBundle copies the model session's configuration for one container of
@@ -128,7 +147,7 @@ func (b *bench) bareBundle(args []string) (dir, id string, err error) {
 	b.bare++
 	id = fmt.Sprintf("bare%08d", b.bare)
 	if spec.Linux != nil && spec.Linux.CgroupsPath != "" {
-		spec.Linux.CgroupsPath = "/paseo-sandbox-bench/" + id
+		spec.Linux.CgroupsPath = bareCgroup + "/" + id
 	}
 	if len(args) > 0 {
 		spec.Process.Args = args
@@ -144,20 +163,20 @@ func (b *bench) bareBundle(args []string) (dir, id string, err error) {
 }
 
 // runsc runs the command with the flags that the broker uses.
-func (b *bench) runsc(ctx context.Context, out *os.File, args ...string) error {
+func (b *bench) runsc(ctx context.Context, in, out *os.File, args ...string) error {
 	flags := []string{"--root=" + filepath.Join(b.bareRoot, "root"), "--log=" + filepath.Join(b.bareRoot, "log"),
 		"--network=none", "--directfs=false", "--host-uds=none", "--host-fifo=none",
 		"--character-device-policy=emulated-only", "--net-raw=false", "--overlay2=none"}
 	cmd := exec.CommandContext(ctx, b.system.Artifacts().Runsc.Path, append(flags, args...)...)
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("runsc %s: %w", strings.Join(args, " "), err)
 	}
 	return nil
 }
 
-// rateThroughBridge is how many records a second reach a client, from its
-// first to its last.
+// rateThroughBridge is how many records a second reach a client, from the word
+// to go until the exit.
 func (b *bench) rateThroughBridge(ctx context.Context, profile string, size int64) (float64, error) {
 	info, err := b.start(ctx, profile)
 	if err != nil {
@@ -168,8 +187,11 @@ func (b *bench) rateThroughBridge(ctx context.Context, profile string, size int6
 		return 0, err
 	}
 	defer session.Close()
-	start := time.Now()
 	if _, err := session.Attach(ctx, client.AttachOptions{Mode: wire.ModeWriter, From: wire.FromOldest}); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if _, err := session.Input(ctx, "go", []byte("\n")); err != nil {
 		return 0, err
 	}
 	records, err := drain(ctx, session, size)
@@ -209,7 +231,7 @@ func drain(ctx context.Context, session *client.Session, size int64) (records in
 // rateThroughPipe is how many records a second come out of the same sandbox
 // when we read its pipe ourselves.
 func (b *bench) rateThroughPipe(ctx context.Context, profile string, size int64) (float64, error) {
-	bundle, id, err := b.bareBundle([]string{"/bin/cat", "/workspace/" + profile})
+	bundle, id, err := b.bareBundle([]string{"/bin/sh", "-c", "read go; exec cat /workspace/" + profile})
 	if err != nil {
 		return 0, err
 	}
@@ -218,7 +240,13 @@ func (b *bench) rateThroughPipe(ctx context.Context, profile string, size int64)
 		return 0, err
 	}
 	defer r.Close()
-	err = b.runsc(ctx, w, "create", "--bundle", bundle, id)
+	in, word, err := os.Pipe()
+	if err != nil {
+		return 0, errors.Join(err, w.Close())
+	}
+	defer word.Close()
+	err = b.runsc(ctx, in, w, "create", "--bundle", bundle, id)
+	in.Close()
 	w.Close()
 	if err != nil {
 		return 0, err
@@ -228,14 +256,17 @@ func (b *bench) rateThroughPipe(ctx context.Context, profile string, size int64)
 		return 0, err
 	}
 	defer devNull.Close()
-	if err := b.runsc(ctx, devNull, "start", id); err != nil {
+	if err := b.runsc(ctx, devNull, devNull, "start", id); err != nil {
 		return 0, err
 	}
 	start := time.Now()
+	if _, err := word.WriteString("\n"); err != nil {
+		return 0, err
+	}
 	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{r}, make([]byte, 1<<20))
 	if err != nil {
 		return 0, err
 	}
 	rate := perSecond(n/size, time.Since(start))
-	return rate, b.runsc(ctx, devNull, "delete", "--force", id)
+	return rate, b.runsc(ctx, devNull, devNull, "delete", "--force", id)
 }

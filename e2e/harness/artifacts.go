@@ -14,7 +14,7 @@ import (
 func (s *System) Containers(ctx context.Context) ([]string, error) {
 	root := filepath.Join(s.Prefix, "run", "runsc")
 	if _, err := os.Stat(root); os.IsNotExist(err) {
-		return nil, nil
+		return []string{}, nil
 	}
 	out, err := exec.CommandContext(ctx, s.artifacts.Runsc.Path, "--root", root, "list", "--quiet").Output()
 	if err != nil {

@@ -73,7 +73,9 @@ type Evidence struct {
 	// BashResult is the answer to the cancelled command.
 	BashResult string `json:"bashResult"`
 
-	Exit *wire.Exit `json:"exit"`
+	// ExitCode and ExitReason tell how Pi ended.
+	ExitCode   int64       `json:"exitCode"`
+	ExitReason wire.Reason `json:"exitReason"`
 	// Containers are those that runsc still knew after the end.
 	Containers []string `json:"containers"`
 	// LeftBehind lists what was found after the end; see harness.Leftovers.
@@ -91,10 +93,16 @@ type Side struct {
 	BridgeStart  uint64 `json:"bridgeStart"`
 	PiSession    string `json:"piSession"`
 	// Alive says that the kernel knew both processes by pid and start time.
-	Alive      bool        `json:"alive"`
-	DaemonPID  int         `json:"daemonPid"`
-	Generation uint64      `json:"generation"`
-	Cursor     wire.Cursor `json:"cursor"`
+	Alive      bool   `json:"alive"`
+	DaemonPID  int    `json:"daemonPid"`
+	Generation uint64 `json:"generation"`
+	Cursor     Cursor `json:"cursor"`
+}
+
+// Cursor is a durable cursor.
+type Cursor struct {
+	Epoch    wire.Epoch `json:"epoch"`
+	Sequence uint64     `json:"sequence"`
 }
 
 // RecordSeen is a record as a daemon saw it.

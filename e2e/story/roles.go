@@ -36,6 +36,12 @@ const (
 	staleCommand = `echo stale >> /workspace/stale`
 )
 
+// Commands that give an effect that must not come a second to come.
+const (
+	awaitTwice = `for i in 1 2 3 4 5; do mapfile -t lines < /workspace/once; [ ${#lines[@]} -ge 2 ] && break; sleep 0.2; done`
+	awaitStale = `for i in 1 2 3 4 5; do [ -e /workspace/stale ] && break; sleep 0.2; done`
+)
+
 // first drives Pi until it has work in flight, an open dialog and a record
 // that it received and did not acknowledge; then it waits to be killed.
 func (d *daemon) first(ctx context.Context) error {
@@ -215,8 +221,7 @@ func (d *daemon) resend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Whatever Pi was given before it answers this has had its effect.
-	if _, _, err := d.ask(ctx, "second-after-once", bashCommand("second-after-once", "true")); err != nil {
+	if _, _, err := d.ask(ctx, "second-after-once", bashCommand("second-after-once", awaitTwice)); err != nil {
 		return err
 	}
 	d.tell(event{Name: "resent", Yes: duplicate})
@@ -243,7 +248,7 @@ func (d *daemon) tryStaleLease(ctx context.Context) error {
 		return err
 	}
 	d.tell(event{Name: "stale", Text: code})
-	_, _, err = d.ask(ctx, "second-after-stale", bashCommand("second-after-stale", "true"))
+	_, _, err = d.ask(ctx, "second-after-stale", bashCommand("second-after-stale", awaitStale))
 	return err
 }
 
@@ -255,7 +260,14 @@ func staleInput(conn io.ReadWriter, lease string) (string, error) {
 	if _, ok := answer.(wire.Hello); !ok {
 		return "", fmt.Errorf("no hello but %T", answer)
 	}
-	answer, err = exchange(conn, wire.Input{ID: 1, Lease: lease, InputID: "stale", Data: []byte(bashCommand("stale", staleCommand) + "\n")})
+	answer, err = exchange(conn, wire.Attach{ID: 1, Mode: wire.ModeObserver, From: wire.FromLive, Client: "stale"})
+	if err != nil {
+		return "", err
+	}
+	if _, ok := answer.(wire.Attached); !ok {
+		return "", fmt.Errorf("not attached but %T", answer)
+	}
+	answer, err = exchange(conn, wire.Input{ID: 2, Lease: lease, InputID: "stale", Data: []byte(bashCommand("stale", staleCommand) + "\n")})
 	if err != nil {
 		return "", err
 	}
@@ -275,10 +287,16 @@ func exchange(conn io.ReadWriter, m wire.Message) (wire.Message, error) {
 	if _, err := conn.Write(wire.AppendFrame(nil, b)); err != nil {
 		return nil, err
 	}
-	if b, err = wire.ReadFrame(conn, wire.MaxBridgeFrame, nil); err != nil {
-		return nil, err
+	for {
+		if b, err = wire.ReadFrame(conn, wire.MaxBridgeFrame, nil); err != nil {
+			return nil, err
+		}
+		answer, err := wire.Decode(wire.BridgeReplies, b)
+		if _, ok := answer.(wire.Records); ok {
+			continue // live records come between the answers
+		}
+		return answer, err
 	}
-	return wire.Decode(wire.BridgeReplies, b)
 }
 
 func (d *daemon) answerDialog(ctx context.Context) error {

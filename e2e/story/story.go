@@ -153,7 +153,7 @@ func (t *teller) firstDaemon(ctx context.Context, one *process) error {
 	if err != nil {
 		return err
 	}
-	e.Before.Cursor = acked.Cursor
+	e.Before.Cursor = Cursor(acked.Cursor)
 	unacked, err := one.await(ctx, "unacked")
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (t *teller) secondDaemon(ctx context.Context, two *process) error {
 			t.options.Say("Pi's session is %s", v.Text)
 		}},
 		{"exit", func(v event) {
-			e.Exit, e.After.Cursor = v.Exit, v.Cursor
+			e.ExitCode, e.ExitReason, e.After.Cursor = v.Exit.Code, v.Exit.Reason, Cursor(v.Cursor)
 			t.options.Say("input is closed; Pi ends with code %d, the last record is %d", v.Exit.Code, v.Cursor.Sequence)
 		}},
 		{"deleted", func(event) { t.options.Say("daemon two deletes the session") }},
@@ -286,7 +286,7 @@ func (t *teller) lookForLeftovers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.Containers, e.LeftBehind, e.Checked = containers, append(left, more...), true
+	e.Containers, e.LeftBehind, e.Checked = containers, append(append([]string{}, left...), more...), true
 	t.options.Say("runsc knows %d containers; left behind: %d things", len(containers), len(e.LeftBehind))
 	return nil
 }

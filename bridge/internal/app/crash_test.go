@@ -73,9 +73,15 @@ func (k *killed) kill(t *testing.T) {
 
 // lines is an endless reproducible stream: lines of all lengths, with every
 // byte value.
-type lines struct{ rng *rand.Rand }
+type lines struct {
+	rng   *rand.Rand
+	bytes *rand.ChaCha8
+}
 
-func newLines(seed uint64) lines { return lines{rand.New(rand.NewPCG(seed, 1))} }
+func newLines(seed byte) lines {
+	source := rand.NewChaCha8([32]byte{seed})
+	return lines{rand.New(source), source}
+}
 
 func (l lines) next() []byte {
 	n := l.rng.IntN(300)
@@ -83,11 +89,9 @@ func (l lines) next() []byte {
 		n = l.rng.IntN(700 << 10)
 	}
 	b := make([]byte, n+1)
-	for i := range b {
-		b[i] = byte(l.rng.Uint32())
-		if b[i] == '\n' {
-			b[i] = 0
-		}
+	_, _ = l.bytes.Read(b) // it never fails
+	for at := bytes.IndexByte(b, '\n'); at >= 0; at = bytes.IndexByte(b, '\n') {
+		b[at] = 0
 	}
 	b[n] = '\n'
 	return b
@@ -95,7 +99,7 @@ func (l lines) next() []byte {
 
 // produce writes the stream until stop is closed, then a last line without its
 // end, and closes.
-func produce(w *os.File, seed uint64, stop <-chan struct{}) error {
+func produce(w *os.File, seed byte, stop <-chan struct{}) error {
 	defer w.Close()
 	l := newLines(seed)
 	for {
@@ -269,7 +273,7 @@ func (d *daemon) record(rec rig.Record) error {
 }
 
 // consume reads the agent's input and compares it with the inputs.
-func consume(f *os.File, seed uint64) (n int, err error) {
+func consume(f *os.File, seed byte) (n int, err error) {
 	l := newLines(seed)
 	for {
 		want := l.next()

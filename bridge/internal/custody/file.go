@@ -74,15 +74,6 @@ func (f *File) Size() (int64, error) {
 	return st.Size, nil
 }
 
-// Allocated returns how many bytes of disk the file occupies.
-func (f *File) Allocated() (int64, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(f.fd, &st); err != nil {
-		return 0, f.wrap("stat", err)
-	}
-	return st.Blocks * 512, nil
-}
-
 // Truncate sets the file's size.
 func (f *File) Truncate(size int64) error {
 	return f.wrap("truncate", retry(func() error { return unix.Ftruncate(f.fd, size) }))

@@ -184,10 +184,9 @@ func FuzzOpen(f *testing.F) {
 	f.Add(whole[:40], uint64(0), uint64(0), uint64(0))
 	f.Add([]byte{}, uint64(9), uint64(9), uint64(9))
 	f.Fuzz(func(t *testing.T, tail []byte, sequence, stdout, stderr uint64) {
-		dir := t.TempDir()
-		write(t, dir, append(header(epoch), tail...))
+		file := memory(t, append(header(epoch), tail...))
 		floor := Floor{Sequence: sequence % (1 << 40), Ends: Ends{stdout, stderr}}
-		x, err := Open(open(t, dir), epoch, floor)
+		x, err := Open(file, epoch, floor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +194,7 @@ func FuzzOpen(f *testing.F) {
 		if next <= floor.Sequence || next-floor.Sequence-1 > uint64(len(tail)/EntrySize) {
 			t.Fatalf("next is %d with floor %d and %d bytes", next, floor.Sequence, len(tail))
 		}
-		again, err := Open(open(t, dir), epoch, floor)
+		again, err := Open(file, epoch, floor)
 		if err != nil || again.Next() != next || again.Ends() != ends {
 			t.Fatalf("recovered again: %v, %d and %+v, before %d and %+v", err, again.Next(), again.Ends(), next, ends)
 		}

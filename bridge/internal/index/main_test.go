@@ -36,3 +36,18 @@ func read(t testing.TB, dir string) []byte {
 	}
 	return b
 }
+
+// memory makes a file without a disk, so that a fuzzer gets anywhere.
+func memory(t testing.TB, content []byte) *custody.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := custody.NewFile(fd, "memory")
+	t.Cleanup(func() { f.Close() })
+	if _, err := f.WriteAt(content, 0); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}

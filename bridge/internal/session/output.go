@@ -107,8 +107,12 @@ func (s *Session) logRequests(pieces []spool.Piece, first uint64, ends index.End
 	defer s.mu.Unlock()
 	for i, q := range opened {
 		if s.requests.open[q.id] != nil {
-			// The agent uses a name twice; the answer can only mean one.
-			s.log.Warn("request_id_reused", "sequence", q.sequence)
+			// The agent uses a name twice; the answer can only mean one. It
+			// is told once, or a hostile agent would fill the log.
+			if !s.requests.reused {
+				s.requests.reused = true
+				s.log.Warn("request_id_reused", "sequence", q.sequence)
+			}
 			opened[i] = nil
 			continue
 		}

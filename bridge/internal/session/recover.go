@@ -2,7 +2,9 @@ package session
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/index"
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/journal"
@@ -10,6 +12,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/replay"
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/spool"
 	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
 )
 
 // recover rebuilds the state from the files, in an order that CUSTODY.md
@@ -21,6 +24,9 @@ func (s *Session) recover() error {
 		return s.replayEntry(e, &history)
 	}); err != nil {
 		return damaged(err)
+	}
+	if err := s.control.Reserve(); errors.Is(err, unix.EOPNOTSUPP) {
+		return badConfig("the spool's file system can't allocate ahead (fallocate)")
 	}
 	s.floorSequence.Store(s.floor.Sequence)
 	s.floorBytes.Store(int64(s.floor.Ends.Stdout + s.floor.Ends.Stderr))
@@ -197,13 +203,24 @@ func (s *Session) recoverStreams() error {
 	return err
 }
 
+// stallLogEvery bounds the lines about stalls: an agent at the limit stalls
+// with every ack, and must not fill the log. Status always tells.
+const stallLogEvery = time.Minute
+
+// stallLogger returns a stream's OnStall; the stream calls it from one
+// goroutine at a time.
 func (s *Session) stallLogger(stream string) func(error) {
+	var last time.Time
+	var logged bool
 	return func(reason error) {
-		if reason == nil {
+		switch {
+		case reason != nil && time.Since(last) >= stallLogEvery:
+			last, logged = time.Now(), true
+			s.log.Warn("output_stalled", "stream", stream, "reason", reason.Error())
+		case reason == nil && logged:
+			logged = false
 			s.log.Info("output_resumed", "stream", stream)
-			return
 		}
-		s.log.Warn("output_stalled", "stream", stream, "reason", reason.Error())
 	}
 }
 

@@ -29,6 +29,7 @@ type requests struct {
 	answered map[[32]byte]struct{}
 	bytes    int64
 	loose    []spool.Range // answered since the last freeing
+	reused   bool          // a name was used twice
 }
 
 func newRequests() requests {

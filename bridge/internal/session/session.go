@@ -144,7 +144,7 @@ func badConfig(format string, args ...any) *wire.Error {
 	return &wire.Error{
 		Code:    wire.CodeInvalidConfig,
 		Message: fmt.Sprintf("the session can't be opened: "+format, args...),
-		Advice:  "correct the limits of the session's profile",
+		Advice:  "correct the session's profile, or the place of its spool",
 	}
 }
 

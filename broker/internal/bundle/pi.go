@@ -10,7 +10,7 @@ import (
 
 var (
 	safeName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	modelName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$`)
+	modelName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,190}$`)
 	// thinkingLevels are Pi's.
 	thinkingLevels = []string{"off", "minimal", "low", "medium", "high", "xhigh"}
 )

@@ -37,14 +37,8 @@ func Start(o Options) (*process.Process, error) {
 		return nil, fmt.Errorf("start the bridge: open /dev/null: %w", err)
 	}
 	defer unix.Close(null)
-	type result struct {
-		p   *process.Process
-		err error
-	}
 	started := make(chan result, 1)
-	go func() {
-		// Never unlocked: the runtime ends the thread with the goroutine.
-		runtime.LockOSThread()
+	go onThrowawayThread(func() {
 		if err := restrictThread(); err != nil {
 			started <- result{err: err}
 			return
@@ -61,9 +55,33 @@ func Start(o Options) (*process.Process, error) {
 			},
 		})
 		started <- result{p, err}
-	}()
+	})
 	r := <-started
 	return r.p, r.err
+}
+
+type result struct {
+	p   *process.Process
+	err error
+}
+
+// onThrowawayThread runs f on a thread that ends with it, because the
+// goroutine is locked to it and never unlocked. The main thread can't end, and
+// what /proc tells of a process is told of that one: it is held meanwhile, so
+// that f gets another.
+func onThrowawayThread(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != unix.Getpid() {
+		f()
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		onThrowawayThread(f)
+	}()
+	<-done
+	runtime.UnlockOSThread()
 }
 
 // restrictThread gives up, for this thread and what it forks, whatever an

@@ -11,9 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/wire"
-	"golang.org/x/sys/unix"
 )
 
 // State is what runsc knows of a container.
@@ -33,9 +31,8 @@ func (r *Runtime) Start(ctx context.Context, id wire.SessionID) error {
 // State asks for a container's state. It returns ErrNotFound for an unknown
 // one.
 func (r *Runtime) State(ctx context.Context, id wire.SessionID) (State, error) {
-	known, err := r.knows(id)
-	if err != nil || !known {
-		return State{}, errors.Join(err, notFound(known))
+	if err := r.find(id); err != nil {
+		return State{}, err
 	}
 	out, err := r.command(ctx, id, "state", string(id))
 	if err != nil {
@@ -51,21 +48,22 @@ func (r *Runtime) State(ctx context.Context, id wire.SessionID) (State, error) {
 	return State{Status: s.Status, PID: s.PID}, nil
 }
 
-func notFound(known bool) error {
-	if known {
-		return nil
+// find returns ErrNotFound unless runsc has state of the container.
+func (r *Runtime) find(id wire.SessionID) error {
+	known, err := r.knows(id)
+	if err == nil && !known {
+		err = ErrNotFound
 	}
-	return ErrNotFound
+	return err
 }
 
 // Signal sends a signal, named without SIG, to the container's first process.
 // It returns ErrNotFound for an unknown container.
 func (r *Runtime) Signal(ctx context.Context, id wire.SessionID, sig string) error {
-	known, err := r.knows(id)
-	if err != nil || !known {
-		return errors.Join(err, notFound(known))
+	if err := r.find(id); err != nil {
+		return err
 	}
-	_, err = r.command(ctx, id, "kill", string(id), sig)
+	_, err := r.command(ctx, id, "kill", string(id), sig)
 	return err
 }
 
@@ -80,26 +78,18 @@ const (
 // only when no process of it is left, or with an error. It is idempotent,
 // also for a container that never was.
 func (r *Runtime) Delete(ctx context.Context, id wire.SessionID) error {
-	processes, err := r.processes(id)
-	if err != nil {
-		return err
+	if !id.Valid() {
+		return fmt.Errorf("delete container: %.40q is not the id of a session", id)
 	}
-	defer closeAll(processes)
-	if err := r.delete(ctx, id); err != nil {
-		return err
+	// What runsc can't do is done below; only what is left counts in the end.
+	failed := r.delete(ctx, id)
+	if err := r.end(ctx, id); err != nil {
+		return errors.Join(err, failed)
 	}
-	// What runsc did not end, or no longer knew, is ended here.
-	late, err := r.processes(id)
-	if err != nil {
-		return err
+	if err := r.forget(id); err != nil {
+		return errors.Join(err, failed)
 	}
-	defer closeAll(late)
-	for _, p := range append(processes, late...) {
-		if err := p.Kill(ctx); err != nil {
-			return fmt.Errorf("end what is left of container %s: %w", id, err)
-		}
-	}
-	for _, name := range []string{r.logFile(id), r.pidFile(id)} {
+	for _, name := range []string{r.logFile(id), r.pidFile(id), filepath.Join(r.o.Root, "runsc-"+string(id)+".sock")} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("delete container %s: %w", id, err)
 		}
@@ -116,15 +106,16 @@ func (r *Runtime) delete(ctx context.Context, id wire.SessionID) error {
 		if err != nil || !known {
 			return err
 		}
+		// runsc kills the pids of its state file, whoever has them now.
+		if reused, err := r.reused(id); err != nil || reused {
+			return err
+		}
 		args := []string{"delete", string(id)}
 		if time.Now().After(deadline) {
 			args = []string{"delete", "--force", string(id)}
 		}
 		_, err = r.command(ctx, id, args...)
-		if err == nil || errors.Is(err, ErrNotFound) {
-			return r.forget(id)
-		}
-		if len(args) == 3 {
+		if err == nil || len(args) == 3 {
 			return err
 		}
 		select {
@@ -183,61 +174,9 @@ func (r *Runtime) forget(id wire.SessionID) error {
 		if n[:32] != string(id) {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(r.o.Root, n)); err != nil {
+		if err := os.Remove(filepath.Join(r.o.Root, n)); err != nil {
 			return fmt.Errorf("forget container %s: %w", id, err)
 		}
 	}
 	return nil
-}
-
-// processes finds the sandbox, gofer and commands of the container: those
-// whose command line names our root and the id. The agent's own processes are
-// not processes of the host.
-func (r *Runtime) processes(id wire.SessionID) ([]*process.Process, error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	var found []*process.Process
-	for _, dir := range dirs {
-		if !r.owns(dir, id) {
-			continue
-		}
-		var pid int
-		if _, err := fmt.Sscanf(filepath.Base(dir), "%d", &pid); err != nil || pid == unix.Getpid() {
-			continue
-		}
-		p, err := process.Open(pid)
-		if errors.Is(err, process.ErrGone) {
-			continue
-		}
-		if err != nil {
-			closeAll(found)
-			return nil, err
-		}
-		// Held now: had the pid been given to another, this would say so.
-		if !r.owns(dir, id) {
-			p.Close()
-			continue
-		}
-		found = append(found, p)
-	}
-	return found, nil
-}
-
-func (r *Runtime) owns(dir string, id wire.SessionID) bool {
-	b, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	if err != nil {
-		return false
-	}
-	words := strings.Split(string(b), "\x00")
-	// A sandbox may rename itself, but only root can run as root below
-	// this folder: the words are those that we gave.
-	return slices.Contains(words, "--root="+r.o.Root) && slices.Contains(words, string(id))
-}
-
-func closeAll(processes []*process.Process) {
-	for _, p := range processes {
-		p.Close()
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -89,7 +90,7 @@ func (r *Runtime) awaitCreate(ctx context.Context, id wire.SessionID, report *os
 	defer stop()
 	var buf bytes.Buffer
 	if _, err := buf.ReadFrom(report); err != nil {
-		return 0, fmt.Errorf("runsc create: %w", errors.Join(context.Cause(ctx), err))
+		return 0, late("create", errors.Join(context.Cause(ctx), err))
 	}
 	pid, err := strconv.Atoi(buf.String())
 	if err == nil && pid > 0 {
@@ -107,6 +108,7 @@ func (r *Runtime) awaitCreate(ctx context.Context, id wire.SessionID, report *os
 // containers.
 func RunIfReaper() {
 	if len(os.Args) > 4 && os.Args[0] == reaperName {
+		runtime.LockOSThread()
 		os.Exit(reap(os.Args[1], os.Args[2], os.Args[3:]))
 	}
 }
@@ -148,6 +150,9 @@ func createSandbox(pidFile string, args []string) (int, error) {
 	}
 	pid, err := syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(reaperRunsc), args, &syscall.ProcAttr{
 		Dir: "/", Env: os.Environ(), Files: []uintptr{0, 1, 2},
+		// A reaper that is killed takes the command along. The kernel means
+		// the thread that forked (prctl(2)); ours is locked.
+		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
 		return 0, err

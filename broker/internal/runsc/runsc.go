@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
@@ -118,6 +119,8 @@ func (r *Runtime) command(ctx context.Context, id wire.SessionID, args ...string
 		Args:       append(r.flags(id), args...),
 		Env:        []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
 		Files:      []int{r.null, int(write.Fd()), int(write.Fd())},
+		// A session of its own: a terminal's Ctrl-C is for the broker alone.
+		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	write.Close()
 	if err != nil {
@@ -137,7 +140,7 @@ func (r *Runtime) command(ctx context.Context, id wire.SessionID, args ...string
 		err = errors.Join(err, p.Kill(kill))
 		read.Close()
 		<-copied
-		return nil, fmt.Errorf("runsc %s: %w", args[0], err)
+		return nil, late(args[0], err)
 	}
 	read.SetReadDeadline(time.Now().Add(outputGrace))
 	<-copied
@@ -156,13 +159,25 @@ const (
 	logTail = 2048
 )
 
+// late is the error of a command that was cut off.
+func late(command string, err error) error {
+	return &wire.Error{
+		Code:    wire.CodeTimeout,
+		Message: "runsc " + command + " was ended before it was done",
+		Advice:  "look at the load of the host and try again",
+		Err:     err,
+	}
+}
+
 // failed is the error of a command, with what runsc said.
 func (r *Runtime) failed(id wire.SessionID, command string, exit process.Exit, out []byte) error {
 	said := bytes.TrimSpace(out)
 	if len(said) == 0 {
 		said = r.tail(id)
 	}
-	if bytes.Contains(said, []byte("does not exist")) {
+	// It may have been deleted meanwhile. What runsc says is no guide: it says
+	// "does not exist" of other things too.
+	if known, err := r.knows(id); err == nil && !known {
 		return fmt.Errorf("runsc %s: %w", command, ErrNotFound)
 	}
 	return &wire.Error{

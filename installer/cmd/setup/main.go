@@ -16,8 +16,9 @@ import (
 )
 
 type options struct {
-	cache, source, mirror      string
-	check, verify, force, json bool
+	cache, source, mirror string
+	check, verify, force  bool
+	json, toml            bool
 }
 
 func main() {
@@ -30,6 +31,7 @@ func main() {
 	flags.BoolVar(&o.verify, "verify", false, "read finished artifacts in full")
 	flags.BoolVar(&o.force, "force", false, "build again what is finished; nothing may be using it")
 	flags.BoolVar(&o.json, "json", false, "print the result as one JSON object")
+	flags.BoolVar(&o.toml, "toml", false, "print the result as the broker's configuration names the artifacts")
 	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)
 	} else if err != nil || flags.NArg() > 0 || (o.check && o.force) {

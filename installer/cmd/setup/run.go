@@ -57,6 +57,11 @@ func (r *result) print(o *options) {
 		_ = out.Encode(r) // nothing is left to tell it to
 		return
 	}
+	if o.toml && r.Artifacts != nil && r.Error == nil {
+		printTable("runsc", r.Artifacts.Runsc)
+		printTable("rootfs", r.Artifacts.Rootfs.Location)
+		return
+	}
 	for _, t := range r.Tools {
 		state := "ok"
 		if !t.Present {
@@ -74,6 +79,11 @@ func (r *result) print(o *options) {
 	if p := r.Error; p != nil {
 		fmt.Fprintf(os.Stderr, "setup: %s: %s\n       %s\n", p.Code, p.Message, p.Advice)
 	}
+}
+
+// printTable prints a table of broker.toml.
+func printTable(name string, l artifact.Location) {
+	fmt.Printf("[%s]\npath = %q\nmanifest = %q\ndigest = %q\n\n", name, l.Path, l.Manifest, l.Digest)
 }
 
 // plan is the recipes and what is known of their artifacts.

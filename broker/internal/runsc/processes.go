@@ -1,0 +1,165 @@
+package runsc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// member is a process of a container: its sandbox, gofer, reaper, or a command
+// of runsc's. The agent's own processes are not processes of the host.
+type member struct {
+	*process.Process
+	reaper bool
+}
+
+const (
+	// reaperGrace is how long a reaper is given to tell the end of a sandbox
+	// that has just been killed.
+	reaperGrace = time.Second
+	// endRounds bounds how often one looks for what a dying command has
+	// started meanwhile.
+	endRounds = 16
+)
+
+// end kills every process of the container and waits until all are dead. The
+// reapers come last: they end by themselves, having told the status.
+func (r *Runtime) end(ctx context.Context, id wire.SessionID) error {
+	for range endRounds {
+		found, err := r.processes(id)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		err = endAll(ctx, found)
+		closeAll(found)
+		if err != nil {
+			return fmt.Errorf("end what is left of container %s: %w", id, err)
+		}
+	}
+	return fmt.Errorf("end what is left of container %s: new processes appear all the time", id)
+}
+
+func endAll(ctx context.Context, found []member) error {
+	for _, m := range found {
+		if m.reaper {
+			continue
+		}
+		if err := m.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	grace, cancel := context.WithTimeout(ctx, reaperGrace)
+	defer cancel()
+	for _, m := range found {
+		if m.Wait(grace) == nil {
+			continue
+		}
+		if err := m.Kill(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func closeAll(found []member) {
+	for _, m := range found {
+		m.Close()
+	}
+}
+
+// processes finds those whose command line names our root and the id.
+func (r *Runtime) processes(id wire.SessionID) ([]member, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	var found []member
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err != nil || pid == os.Getpid() || !r.owns(pid, id) {
+			continue
+		}
+		p, err := process.Open(pid)
+		if errors.Is(err, process.ErrGone) {
+			continue
+		}
+		if err != nil {
+			closeAll(found)
+			return nil, err
+		}
+		// Held now: had the pid been given to another, this would say so.
+		if !r.owns(pid, id) {
+			p.Close()
+			continue
+		}
+		found = append(found, member{p, commandLine(pid)[0] == reaperName})
+	}
+	return found, nil
+}
+
+// owns reports whether the process is one of the container's, by the words
+// that we gave it. Anyone can start a program with the same words, but only
+// root and nobody, whom sandboxes and reapers run as, are believed.
+func (r *Runtime) owns(pid int, id wire.SessionID) bool {
+	info, err := os.Stat("/proc/" + strconv.Itoa(pid))
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	words := commandLine(pid)
+	return ok && (st.Uid == 0 || st.Uid == nobody) &&
+		slices.Contains(words, "--root="+r.o.Root) && slices.Contains(words, string(id))
+}
+
+// commandLine has at least one word, which is empty for a process that is
+// dead, being executed, or of the kernel.
+func commandLine(pid int) []string {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil {
+		return []string{""}
+	}
+	return strings.Split(string(b), "\x00")
+}
+
+// reused reports whether a pid that runsc wrote into its state file belongs to
+// another process by now: the sandbox may have ended long ago.
+func (r *Runtime) reused(id wire.SessionID) (bool, error) {
+	b, err := os.ReadFile(filepath.Join(r.o.Root, string(id)+"_sandbox:"+string(id)+".state"))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the state of container %s: %w", id, err)
+	}
+	var s struct {
+		Gofer   int `json:"goferPid"`
+		Sandbox *struct {
+			PID int `json:"pid"`
+		} `json:"sandbox"`
+	}
+	if json.Unmarshal(b, &s) != nil {
+		return true, nil // half written: runsc can't use it either
+	}
+	pids := []int{s.Gofer}
+	if s.Sandbox != nil {
+		pids = append(pids, s.Sandbox.PID)
+	}
+	for _, pid := range pids {
+		// A dead one that waits to be reaped has no words any more.
+		if pid > 0 && commandLine(pid)[0] != "" && !r.owns(pid, id) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,295 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
+)
+
+// host is a folder of the test's own with a workspace, and a folder of pins.
+type host struct {
+	base, root, pins string
+}
+
+func newHost(t *testing.T) host {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("root is needed to mount: sudo make test")
+	}
+	base := t.TempDir()
+	h := host{base: base, root: filepath.Join(base, "a", "b", "work"), pins: filepath.Join(base, "pins")}
+	must(t, os.MkdirAll(h.root, 0o755))
+	must(t, os.Mkdir(h.pins, 0o700))
+	must(t, os.WriteFile(filepath.Join(h.root, "mine"), nil, 0o644))
+	must(t, PreparePinRoot(h.pins))
+	t.Cleanup(func() {
+		pins, err := Pins(h.base)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, p := range pins {
+			if err := unmount(p); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return h
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pin resolves and pins, under a name of its own.
+func (h host) pin(name string, readOnly bool) (string, error) {
+	target := filepath.Join(h.pins, name)
+	d, err := Open(h.root)
+	if err != nil {
+		return target, err
+	}
+	defer d.Close()
+	if err := os.Mkdir(target, 0o700); err != nil {
+		return target, err
+	}
+	if err := d.Pin(target, readOnly); err != nil {
+		return target, errors.Join(err, os.Remove(target))
+	}
+	return target, nil
+}
+
+// R14: each malformed or dangerous root is refused, with a code and a reason.
+func TestOpenRefuses(t *testing.T) {
+	h := newHost(t)
+	link := func(at, to string) string {
+		must(t, os.Symlink(to, filepath.Join(h.base, at)))
+		return filepath.Join(h.base, at)
+	}
+	file := filepath.Join(h.base, "file")
+	must(t, os.WriteFile(file, nil, 0o644))
+	for name, root := range map[string]string{
+		"empty":                  "",
+		"NUL":                    h.root + "\x00",
+		"relative":               "work",
+		"the root":               "/",
+		"dot dot":                h.root + "/../work",
+		"dot":                    h.base + "/./a",
+		"double slash":           h.base + "//a",
+		"trailing slash":         h.root + "/",
+		"missing":                h.root + "/none",
+		"a file":                 file,
+		"below a file":           file + "/x",
+		"too long":               "/" + strings.Repeat("x", 5000),
+		"a link":                 link("l1", h.root),
+		"a link in the middle":   link("l2", filepath.Join(h.base, "a")) + "/b/work",
+		"a link to the root":     link("l3", "/") + "/etc",
+		"a magic link":           "/proc/self/cwd",
+		"a magic link in middle": "/proc/self/root/etc",
+		"not UTF-8 and missing":  h.base + "/\xff\xfe",
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := Open(root)
+			if wire.CodeOf(err) != wire.CodeWorkspaceUnresolvable {
+				t.Errorf("got %v", err)
+			}
+			if err == nil {
+				d.Close()
+			}
+		})
+	}
+}
+
+// bothKernels runs a test with mount_setattr(2) and as on Linux before 5.12.
+func bothKernels(t *testing.T, test func(*testing.T)) {
+	t.Run("mount_setattr", test)
+	t.Run("before 5.12", func(t *testing.T) {
+		mountSetattr = func(int, string, uint, *unix.MountAttr) error { return unix.ENOSYS }
+		defer func() { mountSetattr = unix.MountSetattr }()
+		test(t)
+	})
+}
+
+// R13: a pin shows the folder that was resolved, whatever becomes of its path.
+func TestPinSurvivesWhatHappensToThePath(t *testing.T) {
+	bothKernels(t, func(t *testing.T) {
+		for name, change := range map[string]func(host) error{
+			"renamed":          func(h host) error { return os.Rename(h.root, h.base+"/elsewhere") },
+			"ancestor renamed": func(h host) error { return os.Rename(h.base+"/a", h.base+"/z") },
+			"replaced by a link": func(h host) error {
+				return errors.Join(os.Rename(h.root, h.base+"/old"), os.Symlink("/etc", h.root))
+			},
+			"replaced by a folder": func(h host) error {
+				return errors.Join(os.Rename(h.root, h.base+"/old"), os.Mkdir(h.root, 0o755))
+			},
+			"covered by a mount": func(h host) error { return unix.Mount("tmpfs", h.root, "tmpfs", 0, "size=1m") },
+		} {
+			t.Run(name, func(t *testing.T) {
+				h := newHost(t)
+				target, err := h.pin("one", false)
+				must(t, err)
+				must(t, change(h))
+				if _, err := os.Stat(filepath.Join(target, "mine")); err != nil {
+					t.Errorf("the pin shows something else: %v", err)
+				}
+				must(t, Unpin(target))
+				must(t, Unpin(target))
+			})
+		}
+	})
+}
+
+// R13 R14: mounts on the host beneath the workspace are refused when they are
+// there, and never appear when they come later, of whatever propagation.
+func TestMountsBeneath(t *testing.T) {
+	bothKernels(t, func(t *testing.T) {
+		h := newHost(t)
+		sub := filepath.Join(h.root, "sub")
+		must(t, os.Mkdir(sub, 0o755))
+		must(t, unix.Mount("tmpfs", sub, "tmpfs", 0, "size=1m"))
+		if _, err := h.pin("refused", false); wire.CodeOf(err) != wire.CodeWorkspaceHasMounts {
+			t.Errorf("with a mount beneath: %v", err)
+		}
+		must(t, unix.Unmount(sub, 0))
+		for name, propagation := range map[string]uintptr{"shared": unix.MS_SHARED, "private": unix.MS_PRIVATE, "slave": unix.MS_SLAVE} {
+			t.Run(name, func(t *testing.T) {
+				h := newHost(t)
+				// The workspace on a mount of its own, which is shared.
+				must(t, unix.Mount(h.root, h.root, "", unix.MS_BIND, ""))
+				must(t, unix.Mount("", h.root, "", propagation, ""))
+				sub := filepath.Join(h.root, "sub")
+				must(t, os.Mkdir(sub, 0o755))
+				target, err := h.pin("one", false)
+				must(t, err)
+				must(t, unix.Mount("tmpfs", sub, "tmpfs", 0, "size=1m"))
+				must(t, os.WriteFile(filepath.Join(sub, "later"), nil, 0o644))
+				if _, err := os.Stat(filepath.Join(target, "sub", "later")); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("the later mount is seen through the pin: %v", err)
+				}
+				must(t, Unpin(target))
+			})
+		}
+	})
+}
+
+// R15: pins are nosuid and nodev, and read-only where it is registered.
+func TestPinFlags(t *testing.T) {
+	bothKernels(t, func(t *testing.T) {
+		for _, readOnly := range []bool{false, true} {
+			h := newHost(t)
+			target, err := h.pin("one", readOnly)
+			must(t, err)
+			var st unix.Statfs_t
+			must(t, unix.Statfs(target, &st))
+			if st.Flags&unix.MS_NOSUID == 0 || st.Flags&unix.MS_NODEV == 0 {
+				t.Errorf("flags %#x", st.Flags)
+			}
+			err = os.WriteFile(filepath.Join(target, "new"), nil, 0o644)
+			if readOnly != errors.Is(err, unix.EROFS) {
+				t.Errorf("read-only %v: %v", readOnly, err)
+			}
+		}
+	})
+}
+
+// R15: a pin loosens nothing: a workspace on a read-only or noexec mount stays so.
+func TestPinKeepsTheFlagsOfTheMount(t *testing.T) {
+	bothKernels(t, func(t *testing.T) {
+		h := newHost(t)
+		must(t, unix.Mount(h.root, h.root, "", unix.MS_BIND, ""))
+		must(t, unix.Mount("", h.root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOEXEC, ""))
+		target, err := h.pin("one", false)
+		must(t, err)
+		var st unix.Statfs_t
+		must(t, unix.Statfs(target, &st))
+		const want = unix.MS_RDONLY | unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+		if st.Flags&want != want {
+			t.Errorf("flags %#x, want at least %#x", st.Flags, want)
+		}
+	})
+}
+
+// R13: while a racer swaps the workspace and its ancestors for an attacker's,
+// every pin shows the workspace, or the attacker's own folder as a folder that
+// has no link on its path; never what a link points to.
+func TestRacer(t *testing.T) {
+	h := newHost(t)
+	secret := filepath.Join(h.base, "secret")
+	must(t, os.MkdirAll(filepath.Join(secret, "work"), 0o755))
+	must(t, os.WriteFile(filepath.Join(secret, "work", "secret"), nil, 0o600))
+	must(t, os.Symlink(secret, filepath.Join(h.base, "evil")))
+	must(t, os.Symlink(filepath.Join(secret, "work"), filepath.Join(h.base, "evil-work")))
+	// By descriptor: by its path the second racer would walk through the first
+	// one's link, and move the secret itself.
+	b, err := unix.Open(h.base+"/a/b", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(b)
+	stop := make(chan struct{})
+	var racers sync.WaitGroup
+	race := func(dir int, name, other string) {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				if err := unix.Renameat2(dir, name, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE); err != nil {
+					t.Errorf("the racer stumbled: %v", err)
+					return
+				}
+			}
+		}
+	}
+	racers.Go(func() { race(unix.AT_FDCWD, h.base+"/a/b", h.base+"/evil") })
+	racers.Go(func() { race(b, "work", h.base+"/evil-work") })
+	pinned, refused := 0, 0
+	for i := range 2000 {
+		target, err := h.pin(fmt.Sprint("pin-", i), false)
+		if err != nil {
+			if code := wire.CodeOf(err); code != wire.CodeWorkspaceUnresolvable {
+				t.Fatalf("an untyped refusal: %v", err)
+			}
+			refused++
+			continue
+		}
+		pinned++
+		if _, err := os.Lstat(filepath.Join(target, "secret")); err == nil {
+			t.Fatalf("round %d: the pin shows what a link points to", i)
+		}
+		must(t, Unpin(target))
+	}
+	close(stop)
+	racers.Wait()
+	if pinned == 0 || refused == 0 {
+		t.Errorf("the race did not happen: %d pinned, %d refused", pinned, refused)
+	}
+	t.Logf("%d pinned, %d refused", pinned, refused)
+}
+
+// A removed workspace is refused, and the folder of pins can be made and
+// released over and over.
+func TestRemovedAndIdempotent(t *testing.T) {
+	h := newHost(t)
+	d, err := Open(h.root)
+	must(t, err)
+	defer d.Close()
+	must(t, os.RemoveAll(h.root))
+	target := filepath.Join(h.pins, "one")
+	must(t, os.Mkdir(target, 0o700))
+	if err := d.Pin(target, false); wire.CodeOf(err) != wire.CodeWorkspaceUnresolvable {
+		t.Errorf("a removed folder: %v", err)
+	}
+	must(t, PreparePinRoot(h.pins))
+	if pins, err := Pins(h.pins); err != nil || len(pins) != 0 {
+		t.Errorf("%v, %v", pins, err)
+	}
+	must(t, ReleasePinRoot(h.pins))
+	must(t, ReleasePinRoot(h.pins))
+}
