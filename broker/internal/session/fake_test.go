@@ -58,10 +58,17 @@ func (f *fakeRuntime) Create(ctx context.Context, id wire.SessionID, bundleDir s
 		return 0, nil, err
 	}
 	defer unix.Close(exe)
-	p, err := process.Start(process.Command{Executable: exe, Args: []string{fakeSandboxName, string(id)}, Files: []int{s.Stdin, s.Stdout, s.Stderr, s.Exit}})
+	var ready [2]int
+	if err := unix.Pipe2(ready[:], unix.O_CLOEXEC); err != nil {
+		return 0, nil, err
+	}
+	defer unix.Close(ready[0])
+	p, err := process.Start(process.Command{Executable: exe, Args: []string{fakeSandboxName, string(id)}, Files: []int{s.Stdin, s.Stdout, s.Stderr, s.Exit, ready[1]}})
+	unix.Close(ready[1])
 	if err != nil {
 		return 0, nil, err
 	}
+	unix.Read(ready[0], make([]byte, 1)) // it handles signals from now on
 	if f.created != nil {
 		f.created()
 	}
@@ -133,6 +140,7 @@ func findProcesses(match func(words []string, pid int) bool) []int {
 func fakeSandbox() int {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, unix.SIGTERM)
+	unix.Close(4)
 	status := make(chan int, 2)
 	go func() {
 		<-term
@@ -218,7 +226,9 @@ func (b *fakeBridge) behave() int {
 		fdpass.Send(b.conn, []byte("garbage"))
 		b.forever()
 	case behaveDying:
-		return 0
+		time.Sleep(100 * time.Millisecond) // the broker has seen that it is ready
+		// Not by an exit, which takes the race detector a second.
+		unix.Kill(os.Getpid(), unix.SIGKILL)
 	case behaveDeaf:
 		b.conn.Close()
 		b.forever()
