@@ -167,6 +167,7 @@ func (c *conn) send(m wire.Message) bool {
 	if err != nil && c.ctx.Err() == nil {
 		c.endpoint.server.log.Warn("answer_unsent", "message", m.Kind(), "error", err.Error())
 		c.cancel()
+		c.in.Close()
 	}
 	return err == nil
 }
