@@ -469,3 +469,21 @@ func TestDeafClient(t *testing.T) {
 		t.Logf("the end: %v", err)
 	}
 }
+
+// A client that closed its side gets its answers.
+func TestHalfClosedClient(t *testing.T) {
+	s := newSystem(t)
+	p := s.hello("root")
+	for id := range uint64(20) {
+		if err := p.c.WriteMessage(wire.Describe{ID: id + 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.nc.CloseWrite()
+	for range 20 {
+		if m := p.read(); m.Kind() != "deployment" {
+			t.Errorf("got %+v", m)
+		}
+	}
+	p.wantEnd()
+}

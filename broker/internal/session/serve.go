@@ -110,7 +110,7 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 		return wire.Done{ID: id}
 	}
 	s.log.Warn("bridge_refused", "request", m.Kind(), "error", err.Error())
-	return toError(err).ToMessage(id)
+	return AsError(err).ToMessage(id)
 }
 
 func tellReady(b *bridge, err error) {
@@ -205,7 +205,9 @@ func notRunning() error {
 	return &wire.Error{Code: wire.CodeSessionNotRunning, Message: "the session's process does not run", Advice: "inspect the session, or delete it"}
 }
 
-func toError(err error) *wire.Error {
+// AsError returns the error with a code in err's chain, or one that tells
+// nothing of the broker's inside.
+func AsError(err error) *wire.Error {
 	var e *wire.Error
 	if errors.As(err, &e) {
 		return e

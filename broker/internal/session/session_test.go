@@ -275,7 +275,7 @@ func TestCreateFails(t *testing.T) {
 			if wire.CodeOf(err) != c.code {
 				t.Fatalf("got %v, want %s", err, c.code)
 			}
-			if e := toError(err); strings.Contains(e.Message+e.Advice, "/ses-") || e.Advice == "" {
+			if e := AsError(err); strings.Contains(e.Message+e.Advice, "/ses-") || e.Advice == "" {
 				t.Errorf("the client is told %q, %q", e.Message, e.Advice)
 			}
 			if name != "record" {
