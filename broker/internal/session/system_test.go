@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -243,13 +242,4 @@ func openFDs(t testing.TB) int {
 		t.Fatal(err)
 	}
 	return len(entries)
-}
-
-func dial(t testing.TB, path string) *net.UnixConn {
-	t.Helper()
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
