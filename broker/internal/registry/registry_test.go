@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -44,9 +45,7 @@ max_input = 4096
 // newEtc makes a valid configuration.
 func newEtc(t *testing.T) layout.Layout {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: configuration files must be root's")
-	}
+	rootonly.Test(t)
 	prefix, err := os.MkdirTemp("", "reg-")
 	if err != nil {
 		t.Fatal(err)
