@@ -192,7 +192,7 @@ func TestRealBrokerKilled(t *testing.T) {
 	}
 }
 
-// R19: the log has the audit of a session's life, and none of its payload.
+// R19: the log has one audit line for each order of a session's life.
 func TestRealAudit(t *testing.T) {
 	s, b := startReal(t)
 	info := create(t, s, b, "loud")
