@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -354,82 +352,6 @@ func TestLimitAndSlowCreate(t *testing.T) {
 	s.checkNothingLeft()
 }
 
-// R32: a deletion that can't be finished stays in the record, and the next one
-// finishes it.
-func TestDeleteConverges(t *testing.T) {
-	s := newSystem(t)
-	m := s.manager()
-	info := s.create(m, "")
-	s.runtime.failDelete = errors.New("it does not die")
-	if err := m.Delete(context.Background(), "one", info.Session); wire.CodeOf(err) != wire.CodeInternal {
-		t.Errorf("got %v", err)
-	}
-	if !s.hasState(m, info.Session, wire.StateDeleting)() {
-		t.Error("the session is not deleting")
-	}
-	s.runtime.failDelete = nil
-	s.delete(m, info.Session)
-}
-
-// R30: terminate ends what does not want to: here a stopped process, by KILL.
-func TestTerminateKills(t *testing.T) {
-	s := newSystem(t)
-	m := s.manager()
-	info := s.create(m, "")
-	if err := unix.Kill(int(info.SandboxPID), unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	got, err := m.Terminate(context.Background(), "one", info.Session, 50*time.Millisecond)
-	if err != nil || got.State != wire.StateExited || got.Exit.Reason != wire.ReasonTerminated {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	s.delete(m, info.Session)
-}
-
-// R31: both orders of the bridge's report and the reaper's death give the same
-// exit.
-func TestExitOrder(t *testing.T) {
-	report := wire.Exit{Code: 3, Reason: wire.ReasonExited, InputAccepted: 9}
-	for name, first := range map[string]bool{"report first": true, "death first": false} {
-		t.Run(name, func(t *testing.T) {
-			s := newSystem(t)
-			m := s.manager()
-			info := s.create(m, "dying") // its bridges report nothing
-			s.eventually("unattached", s.hasState(m, info.Session, wire.StateUnattached))
-			ses := m.sessions[info.Session]
-			reason := make(chan wire.Reason, 1)
-			tell := func() {
-				r, err := ses.report(report)
-				if err != nil {
-					t.Error(err)
-				}
-				reason <- r
-			}
-			if first {
-				go tell()
-				s.eventually("reported", func() bool {
-					ses.mu.Lock()
-					defer ses.mu.Unlock()
-					return ses.reported != nil
-				})
-			}
-			s.killSandbox(info.Session)
-			s.eventually("exited", s.hasState(m, info.Session, wire.StateExited))
-			if !first {
-				tell()
-			}
-			if got := <-reason; got != wire.ReasonExited {
-				t.Errorf("the bridge was told %q", got)
-			}
-			i, err := m.Inspect("one", info.Session)
-			if err != nil || *i.Exit != report {
-				t.Errorf("got %+v, %v, want %+v", i.Exit, err, report)
-			}
-			s.delete(m, info.Session)
-		})
-	}
-}
-
 // The pages of a list hold every session once, in order.
 func TestListPages(t *testing.T) {
 	s := newSystem(t)
@@ -462,81 +384,4 @@ func TestListPages(t *testing.T) {
 		t.Errorf("got %d sessions", len(all))
 	}
 	clear(m.sessions)
-}
-
-// An agent may nest folders deeper than a process has descriptors, and leave
-// links: all of it goes, and nothing else.
-func TestRemoveTree(t *testing.T) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	low := limit
-	low.Cur = 256
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	outside := filepath.Join(t.TempDir(), "outside")
-	top := filepath.Join(t.TempDir(), "top")
-	for _, dir := range []string{outside, top} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.WriteFile(outside+"/file", nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	makeDeep(t, top, 2000, outside)
-	for i := range 600 {
-		if err := os.WriteFile(filepath.Join(top, "file"+strconv.Itoa(i)), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 2 {
-		if err := removeTree(top); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := os.Stat(outside + "/file"); err != nil {
-		t.Errorf("a link was followed: %v", err)
-	}
-	if _, err := os.Lstat(top); !os.IsNotExist(err) {
-		t.Errorf("the tree is still there: %v", err)
-	}
-}
-
-func makeDeep(t *testing.T, top string, depth int, link string) {
-	t.Helper()
-	at, err := unix.Open(top, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	for i := 0; i < depth && err == nil; i++ {
-		if err = unix.Mkdirat(at, "d", 0o700); err != nil {
-			break
-		}
-		if err = unix.Symlinkat(link, at, "lifted-"+strconv.Itoa(i)); err != nil {
-			break
-		}
-		var next int
-		next, err = unix.Openat(at, "d", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		unix.Close(at)
-		at = next
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(at)
-}
-
-// A container that is gone can't be signalled.
-func TestSignalToNone(t *testing.T) {
-	s := newSystem(t)
-	m := s.manager()
-	info := s.create(m, "")
-	if err := m.Signal(context.Background(), "one", info.Session, "USR2"); err != nil && !errors.Is(err, runsc.ErrNotFound) {
-		t.Error(err)
-	}
-	s.delete(m, info.Session)
-	if err := m.Signal(context.Background(), "one", info.Session, "TERM"); wire.CodeOf(err) != wire.CodeUnknownSession {
-		t.Errorf("got %v", err)
-	}
 }

@@ -16,6 +16,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
@@ -70,9 +71,7 @@ func (s *syncBuffer) String() string {
 
 func newSystem(t testing.TB) *system {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: sessions need mounts and users")
-	}
+	rootonly.Test(t)
 	prefix, err := os.MkdirTemp("", "ses-")
 	if err != nil {
 		t.Fatal(err)
