@@ -63,7 +63,7 @@ func (f *fakeRuntime) Create(ctx context.Context, id wire.SessionID, bundleDir s
 		return 0, nil, err
 	}
 	defer unix.Close(ready[0])
-	p, err := process.Start(process.Command{Executable: exe, Args: []string{fakeSandboxName, string(id)}, Files: []int{s.Stdin, s.Stdout, s.Stderr, s.Exit, ready[1]}})
+	p, err := process.Start(process.Command{Executable: exe, Args: []string{fakeSandboxName, string(id), f.root}, Files: []int{s.Stdin, s.Stdout, s.Stderr, s.Exit, ready[1]}})
 	unix.Close(ready[1])
 	if err != nil {
 		return 0, nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -199,7 +200,7 @@ func (s *system) leftovers() []string {
 			st, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
 			return err == nil && s.config.Bridge.Holds(uidOf(st))
 		}
-		return words[0] == fakeSandboxName
+		return words[0] == fakeSandboxName && slices.Contains(words, s.runtime.root)
 	}) {
 		if p, err := process.Open(pid); err == nil {
 			left = append(left, fmt.Sprintf("process %d", pid))
