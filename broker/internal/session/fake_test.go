@@ -252,7 +252,12 @@ func (b *fakeBridge) behave() int {
 		fdpass.Send(b.conn, p)
 		b.forever()
 	case behaveSignalling:
-		say("signal: %v", b.ask(func(id uint64) wire.Message { return wire.BridgeSignal{ID: id, Signal: "TERM"} }))
+		// The session runs a moment after its bridge is ready.
+		answer := string(wire.CodeSessionNotRunning)
+		for deadline := time.Now().Add(10 * time.Second); answer == string(wire.CodeSessionNotRunning) && time.Now().Before(deadline); {
+			answer = b.ask(func(id uint64) wire.Message { return wire.BridgeSignal{ID: id, Signal: "TERM"} })
+		}
+		say("signal: %v", answer)
 	}
 	b.awaitExit()
 	b.forever()
