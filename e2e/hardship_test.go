@@ -147,3 +147,27 @@ func TestStoppedBrokerFinishesTheReplacement(t *testing.T) {
 		b.Close()
 	}
 }
+
+// R47: a broker that reads nothing, no log line of its bridges either, keeps
+// none from serving.
+func TestStoppedBrokerDoesNotBlockItsBridge(t *testing.T) {
+	needRoot(t)
+	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
+	defer cancel()
+	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	b, _, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
+	if err := syscall.Kill(s.BrokerPID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Kill(s.BrokerPID(), syscall.SIGCONT)
+	// Each connection makes a line of the log; a pipe holds some hundred.
+	for i := range 1000 {
+		once, cancel := context.WithTimeout(ctx, exchangeTimeout)
+		session, err := client.DialSession(once, b.SessionSocket(info))
+		cancel()
+		if err != nil {
+			t.Fatalf("connection %d: %v", i+1, err)
+		}
+		session.Close()
+	}
+}
