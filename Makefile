@@ -33,7 +33,7 @@ test: setup-for-tests ## unit, property, fuzz-corpus and end-to-end tests, with 
 # Without root the end-to-end tests skip themselves and need no artifacts.
 .PHONY: setup-for-tests
 setup-for-tests:
-	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory setup; \
+	@if [ "$$(id -u)" = 0 ]; then $(GO) run ./installer/cmd/setup --tests; \
 	else echo "not root: the end-to-end tests are left out; run 'sudo make test' for all of them"; fi
 
 .PHONY: lint

@@ -12,6 +12,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/e2e/harness"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -35,7 +36,7 @@ command = ["/bin/sh", "-c", "exec cat >&2"]
 // itself, as root.
 func startSystem(t *testing.T, o harness.Options) *harness.System {
 	t.Helper()
-	needRoot(t)
+	rootonly.Test(t)
 	o.Bin = programs(t)
 	if len(o.PeerUIDs) == 0 {
 		o.PeerUIDs = []uint32{0}
@@ -115,7 +116,7 @@ func payloads() map[string][]byte {
 // R48 R49: every payload comes back byte for byte from a program in a sandbox,
 // through both of its output streams, cut into records at line feeds only.
 func TestBytesComeThroughUnchanged(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	s := startSystem(t, harness.Options{Profiles: echoProfiles})
 	for name, payload := range payloads() {

@@ -12,6 +12,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/e2e/harness"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -120,7 +121,7 @@ func (c *consumer) receive(ctx context.Context, s *client.Session, progress func
 // R33 R43 R48: a bridge that is killed again and again in the middle of work is
 // replaced, and no byte is lost, repeated or reordered in either direction.
 func TestKilledBridgeIsReplaced(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
@@ -172,7 +173,7 @@ func TestKilledBridgeIsReplaced(t *testing.T) {
 // R33: a broker that is killed and started again finds its session, whose
 // client noticed nothing, and ends it.
 func TestSessionOutlivesItsBroker(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()

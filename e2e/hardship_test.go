@@ -13,6 +13,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/e2e/harness"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +21,7 @@ import (
 // R18: a descriptor that a careless parent left open in the broker reaches
 // nobody that the broker starts.
 func TestInheritedDescriptorsGoNoFurther(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -64,7 +65,7 @@ func TestInheritedDescriptorsGoNoFurther(t *testing.T) {
 // R32: a session can be ended and deleted while the broker can't write a
 // record, for that is what makes room.
 func TestSessionsEndOnAFullDisk(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
 	s := startSystem(t, harness.Options{Profiles: echoProfiles})
@@ -116,7 +117,7 @@ func fill(t *testing.T, path string) {
 // R33: a broker that is stopped while a bridge is being replaced finishes
 // that: else both holders of the session's pipes would go at once.
 func TestStoppedBrokerFinishesTheReplacement(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
 	s := startSystem(t, harness.Options{Profiles: echoProfiles})
@@ -151,7 +152,7 @@ func TestStoppedBrokerFinishesTheReplacement(t *testing.T) {
 // R47: a broker that reads nothing, no log line of its bridges either, keeps
 // none from serving.
 func TestStoppedBrokerDoesNotBlockItsBridge(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
 	s := startSystem(t, harness.Options{Profiles: echoProfiles})

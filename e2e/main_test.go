@@ -30,14 +30,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needRoot skips a test that starts sandboxes when this is not root.
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("root is needed to start sandboxes: sudo make test")
-	}
-}
-
 var (
 	binOnce sync.Once
 	binDir  string

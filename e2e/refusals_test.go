@@ -18,6 +18,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/e2e/harness"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -90,7 +91,7 @@ func say(t *testing.T, socket string, b []byte, closeWrite bool) wire.ErrorMessa
 // R10 R11 R14: whatever a client sends that is not a proper request gets a
 // typed error with advice, changes nothing, and disturbs nobody else.
 func TestBadRequestsAreRefused(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	s := startSystem(t, harness.Options{})
 	good := hello(t, wire.Version)
@@ -148,7 +149,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 
 // R11: a user that the deployment does not name is refused, root included.
 func TestOtherUsersAreRefused(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	s := startSystem(t, harness.Options{PeerUIDs: []uint32{harness.DefaultPeerUID}})
 	ctx, cancel := context.WithTimeout(t.Context(), exchangeTimeout)
@@ -202,7 +203,7 @@ func tree(t *testing.T, s *harness.System) string {
 // R16 R17 R71: a broker that can't do its work says why, with a code, advice
 // and an exit status of its own, and leaves no trace.
 func TestBrokerRefusesToStart(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	wrongDigest := "sha256:" + strings.Repeat("0", 64)
 	for name, c := range map[string]struct {
 		config func(string) string
@@ -256,7 +257,7 @@ func replaceKey(config, table, key, value string) string {
 // A broker that runs already keeps its sockets; one that was killed leaves a
 // socket file that the next one replaces.
 func TestSecondBrokerAndStaleSocket(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	s := startSystem(t, harness.Options{})
 	code, stderr := brokerRun(t, s, 0)
@@ -287,7 +288,7 @@ func TestSecondBrokerAndStaleSocket(t *testing.T) {
 
 // R80: the operator's commands speak to a running broker, as tables and JSON.
 func TestBrokerAdmin(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	s := startSystem(t, harness.Options{Profiles: echoProfiles})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -319,7 +320,7 @@ func TestBrokerAdmin(t *testing.T) {
 
 // The person's command gives Pi's protocol on standard input and output.
 func TestRunCommand(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	t.Parallel()
 	s := startSystem(t, harness.Options{Profiles: echoProfiles})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

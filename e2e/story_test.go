@@ -13,6 +13,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/e2e/harness"
 	"git.jb.codes/jb/paseo-sandbox/e2e/story"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -21,7 +22,7 @@ const storyTimeout = 3 * time.Minute
 
 func tell(t *testing.T, o story.Options) story.Report {
 	t.Helper()
-	needRoot(t)
+	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), storyTimeout)
 	defer cancel()
 	o.Bin, o.Say = programs(t), t.Logf
@@ -158,7 +159,7 @@ func TestStoryNoticesBrokenFeatures(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			needRoot(t)
+			rootonly.Test(t)
 			t.Parallel()
 			o := c.options
 			o.Intercept = func(socket string) (string, error) { return startRelay(t, socket, c.lies), nil }

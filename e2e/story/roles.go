@@ -38,8 +38,8 @@ const (
 
 // Commands that give an effect that must not come a second to come.
 const (
-	awaitTwice = `i=0; while [ $i -lt 20 ] && [ $(wc -l < /workspace/once) -lt 2 ]; do i=$((i+1)); sleep 0.05; done`
-	awaitStale = `i=0; while [ $i -lt 20 ] && [ ! -e /workspace/stale ]; do i=$((i+1)); sleep 0.05; done`
+	awaitTwice = `for i in 1 2 3 4 5; do mapfile -t lines < /workspace/once; [ ${#lines[@]} -ge 2 ] && break; sleep 0.2; done`
+	awaitStale = `for i in 1 2 3 4 5; do [ -e /workspace/stale ] && break; sleep 0.2; done`
 )
 
 // first drives Pi until it has work in flight, an open dialog and a record

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,9 +65,7 @@ func confined() int {
 // R3: a bridge that was taken over leaves no child behind, which would go on
 // with the session's descriptors and the user of a later bridge.
 func TestConfinedProcessStaysAlone(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("root is needed to start a process as another user: sudo make test")
-	}
+	rootonly.Test(t)
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)

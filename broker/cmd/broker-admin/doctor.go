@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/trusted"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/spf13/cobra"
@@ -146,13 +148,24 @@ func lookFolders(_ context.Context, p *patient) (string, error) {
 	}
 	folders := p.layout.Folders(p.config.Containers())
 	for _, f := range folders {
-		if err := f.Check(); err != nil {
-			var e *wire.Error
-			errors.As(err, &e)
-			return "", &wire.Error{Code: wire.CodeInvalidConfig, Message: e.Message, Advice: "start the broker, which makes its folders", Err: e.Err}
+		if err := checkFolder(f); err != nil {
+			return "", &wire.Error{Code: wire.CodeInvalidConfig, Message: "a folder is not as the broker makes it", Advice: "start the broker, which makes and mends its folders", Err: err}
 		}
 	}
 	return fmt.Sprintf("%d, owned by root, with their modes", len(folders)), nil
+}
+
+func checkFolder(f layout.Folder) error {
+	dir, err := trusted.OpenDir(f.Path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	st, err := dir.Stat()
+	if err == nil && st.Mode().Perm() != f.Mode {
+		err = fmt.Errorf("%s has the mode %04o, not %04o", f.Path, st.Mode().Perm(), f.Mode)
+	}
+	return err
 }
 
 func lookArtifacts(ctx context.Context, p *patient) (string, error) {

@@ -109,14 +109,16 @@ func programVersion() string {
 // report writes an error as code, sentence and advice.
 func report(w io.Writer, err error, asJSON bool) {
 	e := &wire.Error{Code: wire.CodeInternal, Message: err.Error(), Advice: "look at the log"}
-	if errors.As(err, &e) && e.Err != nil {
-		e.Message += ": " + e.Err.Error()
+	errors.As(err, &e)
+	message := e.Message
+	if e.Err != nil {
+		message += ": " + e.Err.Error()
 	}
 	if asJSON {
-		_ = json.NewEncoder(w).Encode(map[string]string{"code": string(e.Code), "message": e.Message, "advice": e.Advice})
+		_ = json.NewEncoder(w).Encode(map[string]string{"code": string(e.Code), "message": message, "advice": e.Advice})
 		return
 	}
-	fmt.Fprintf(w, "%s: %s. %s\n", e.Code, e.Message, e.Advice)
+	fmt.Fprintf(w, "%s: %s. %s\n", e.Code, message, e.Advice)
 }
 
 func status(err error) int {

@@ -17,12 +17,12 @@ import (
 const bridgeName = "paseo-sandbox-bridge"
 
 // Error marks an error as one of an artifact; it wraps a *wire.Error.
-type Error struct{ err error }
+type Error struct{ Err error }
 
-func (e *Error) Error() string { return e.err.Error() }
+func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns the *wire.Error.
-func (e *Error) Unwrap() error { return e.err }
+func (e *Error) Unwrap() error { return e.Err }
 
 // Set is the opened artifacts. Close it.
 type Set struct {
@@ -38,7 +38,7 @@ type Set struct {
 func Open(ctx context.Context, c *registry.Config, progress func(done, total int64)) (*Set, error) {
 	s := &Set{}
 	if err := s.open(ctx, c, progress); err != nil {
-		return nil, errors.Join(&Error{err}, s.Close())
+		return nil, errors.Join(&Error{Err: err}, s.Close())
 	}
 	return s, nil
 }

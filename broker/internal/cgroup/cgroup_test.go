@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 )
 
 const testTimeout = 30 * time.Second
@@ -16,9 +18,7 @@ const testTimeout = 30 * time.Second
 // makeGroup makes a memory cgroup of the test's own, v1 or v2.
 func makeGroup(t *testing.T, name, limit string) (dir string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("root is needed to make cgroups: sudo make test")
-	}
+	rootonly.Test(t)
 	for _, c := range []struct{ dir, limit string }{
 		{filepath.Join(root, "memory", name), "memory.limit_in_bytes"},
 		{filepath.Join(root, name), "memory.max"},

@@ -14,6 +14,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -62,9 +63,7 @@ func report() int {
 // R3: the bridge runs as its own user, without groups, capabilities, new
 // privileges, environment or network, with four descriptors and no more.
 func TestBridgeIsUnprivileged(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("root is needed to become another user: sudo make test")
-	}
+	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	exe, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -141,9 +140,7 @@ func inherited(t *testing.T, pid int) []string {
 // R3: the restrictions are the bridge's, not ours: no thread that goes on has
 // them, the main one included.
 func TestTheBrokerKeepsItsOwnRights(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("root is needed to become another user: sudo make test")
-	}
+	rootonly.Test(t)
 	done := make(chan struct{})
 	for range 64 {
 		go onThrowawayThread(func() {

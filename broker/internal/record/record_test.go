@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -15,9 +16,7 @@ import (
 
 func newStore(t testing.TB) *Store {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: records must be root's")
-	}
+	rootonly.Test(t)
 	dir, err := os.MkdirTemp("", "rec-")
 	if err != nil {
 		t.Fatal(err)

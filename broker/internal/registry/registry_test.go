@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -43,9 +45,7 @@ max_input = 4096
 // newEtc makes a valid configuration.
 func newEtc(t *testing.T) layout.Layout {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: configuration files must be root's")
-	}
+	rootonly.Test(t)
 	prefix, err := os.MkdirTemp("", "reg-")
 	if err != nil {
 		t.Fatal(err)
@@ -225,5 +225,38 @@ func TestLongSocketPath(t *testing.T) {
 	l2 := layout.Layout{Etc: deep, Run: deep + "/run", Var: deep + "/var"}
 	if _, err := Load(l2); wire.CodeOf(err) != wire.CodeInvalidConfig || !strings.Contains(err.Error(), "bytes too long") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The README's example is valid as it stands.
+func TestReadme(t *testing.T) {
+	b, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []string
+	for _, part := range strings.Split(string(b), "```toml\n")[1:] {
+		block, _, _ := strings.Cut(part, "```")
+		blocks = append(blocks, block)
+	}
+	if len(blocks) != 2 {
+		t.Fatalf("there are %d examples", len(blocks))
+	}
+	l := newEtc(t)
+	write(t, l.Etc+"/broker.toml", blocks[0])
+	write(t, l.Etc+"/deployments/local.toml", blocks[1])
+	c, err := Load(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Every value but cpus is the default, as the text says.
+	got := *c.Deployments["local"].Profiles["pi"]
+	want := Profile{Kind: KindPi}
+	if err := want.complete("pi"); err != nil {
+		t.Fatal(err)
+	}
+	want.CPUs = 2
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the example is %+v, the defaults are %+v", got, want)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact/cache"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -74,9 +75,7 @@ func (s *sandbox) closeAgentEnds() {
 // prepareSandbox makes all that a create needs.
 func prepareSandbox(ctx context.Context, t *testing.T, n int, uid uint32, command ...string) *sandbox {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("root is needed to start sandboxes: sudo make test")
-	}
+	rootonly.Test(t)
 	index, err := cache.Locate(cache.Dir())
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -30,7 +31,7 @@ type conn struct {
 	peer     peercred.Peer
 	in       *deadlineReader
 	wire     *wire.Conn
-	ctx      context.Context // ends with the client's interest
+	ctx      context.Context // ends when the client can't be told any more
 	cancel   context.CancelFunc
 	slots    chan struct{}
 	requests sync.WaitGroup
@@ -84,9 +85,9 @@ func (c *conn) serve() {
 		return
 	}
 	c.in.idle = idleTimeout
-	// First the client's creations are given up, then everything is waited for.
+	// A client may close its side and still wait for answers. One that breaks
+	// the protocol does not get any more, and its creations are given up.
 	defer c.requests.Wait()
-	defer c.cancel()
 	for {
 		m, id, err := c.next()
 		if err == nil {
@@ -95,10 +96,13 @@ func (c *conn) serve() {
 			}
 		}
 		if err != nil {
-			if !c.refused(id, err) {
-				return
+			if c.refused(id, err) {
+				continue
 			}
-			continue
+			if !errors.Is(err, io.EOF) {
+				c.cancel()
+			}
+			return
 		}
 		select {
 		case c.slots <- struct{}{}:
@@ -109,7 +113,7 @@ func (c *conn) serve() {
 		go func() {
 			defer c.requests.Done()
 			defer func() { <-c.slots }()
-			c.handle(m)
+			c.handle(m, id)
 		}()
 	}
 }
@@ -131,7 +135,7 @@ func (c *conn) hello() bool {
 		err = &wire.Error{Code: wire.CodeUnsupportedVersion, Message: "no version of the client's is known here; there is version 1", Advice: "use a client of the broker's release"}
 	}
 	if err != nil {
-		c.refused(idOf(m), err)
+		c.refused(id, err)
 		return false
 	}
 	c.wire.LimitWrites(h.MaxFrame)
@@ -157,7 +161,7 @@ func (c *conn) refused(id uint64, err error) bool {
 }
 
 // refuse tells a peer that it is not let in.
-func (c *conn) refuse(err error) { c.send(asError(err).ToMessage(0)) }
+func (c *conn) refuse(err error) { c.send(session.AsError(err).ToMessage(0)) }
 
 // send writes one message and reports whether that went well.
 func (c *conn) send(m wire.Message) bool {
@@ -167,14 +171,7 @@ func (c *conn) send(m wire.Message) bool {
 	if err != nil && c.ctx.Err() == nil {
 		c.endpoint.server.log.Warn("answer_unsent", "message", m.Kind(), "error", err.Error())
 		c.cancel()
+		c.in.Close()
 	}
 	return err == nil
-}
-
-func asError(err error) *wire.Error {
-	var e *wire.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return &wire.Error{Code: wire.CodeInternal, Message: "the broker failed", Advice: "have the operator look at the broker's log", Err: err}
 }

@@ -7,20 +7,26 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
 // orderTimeout bounds orders that are carried out even if the client goes.
 const orderTimeout = 2 * time.Minute
 
-// handle does one request and answers it.
-func (c *conn) handle(m wire.Message) {
-	answer, id, err := c.do(m)
-	c.audit(m.Kind(), id, err)
+// handle does one request, with the given id, and answers it. A session whose
+// client can't be told of it is removed again.
+func (c *conn) handle(m wire.Message, id uint64) {
+	answer, about, err := c.do(m)
+	c.audit(m.Kind(), about, err)
 	if err != nil {
-		answer = asError(err).ToMessage(idOf(m))
+		answer = session.AsError(err).ToMessage(id)
 	}
-	c.send(answer)
+	if created, ok := answer.(wire.Created); !c.send(answer) && ok {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), orderTimeout)
+		defer cancel()
+		c.audit("undo", about, c.endpoint.server.manager.Delete(ctx, "", created.Session.Session))
+	}
 }
 
 // do returns the answer, and the session that it was about.
@@ -93,25 +99,4 @@ func description(id uint64, d *registry.Deployment, admin bool) wire.Deployment 
 		}
 	}
 	return answer
-}
-
-// idOf returns the id of a request; 0 for a hello, which has none.
-func idOf(m wire.Message) uint64 {
-	switch m := m.(type) {
-	case wire.Create:
-		return m.ID
-	case wire.InspectSession:
-		return m.ID
-	case wire.ListSessions:
-		return m.ID
-	case wire.SignalSession:
-		return m.ID
-	case wire.TerminateSession:
-		return m.ID
-	case wire.DeleteSession:
-		return m.ID
-	case wire.Describe:
-		return m.ID
-	}
-	return 0
 }

@@ -118,7 +118,9 @@ func (e *endpoint) connection(nc *net.UnixConn) {
 	defer nc.Close()
 	c := newConn(e, nc)
 	defer c.cancel()
-	stop := context.AfterFunc(c.ctx, func() { nc.Close() })
+	// Not with the client's interest: one that has closed its sending side
+	// still reads its answers.
+	stop := context.AfterFunc(e.server.ctx, func() { nc.Close() })
 	defer stop()
 	peer, err := peercred.Of(nc)
 	if err != nil {

@@ -28,6 +28,7 @@ const (
 	readyTimeout  = 30 * time.Second
 	sendTimeout   = 5 * time.Second
 	killTimeout   = 10 * time.Second
+	deathTimeout  = time.Second
 	// handoverTimeout bounds how long a broker that stops waits for bridges
 	// that are being replaced, and handoverTick is the time between two looks.
 	handoverTimeout = 15 * time.Second

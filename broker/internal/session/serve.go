@@ -38,7 +38,7 @@ func (s *session) serve(b *bridge) {
 			}
 			continue
 		}
-		if s.ctx.Err() == nil && !b.proc.Dead() {
+		if s.ctx.Err() == nil && !s.dies(b, err) {
 			s.log.Warn("bridge_misbehaved", "pid", b.proc.ID().PID, "error", err.Error())
 			s.kill(b)
 		}
@@ -60,6 +60,25 @@ func (s *session) wait(d time.Duration) {
 	select {
 	case <-t.C:
 	case <-s.ctx.Done():
+	}
+}
+
+// dies reports whether the bridge's death explains the error: its socket ends
+// a moment before it does.
+func (s *session) dies(b *bridge, err error) bool {
+	var violation *wire.Error
+	if errors.As(err, &violation) {
+		return false
+	}
+	t := time.NewTimer(deathTimeout)
+	defer t.Stop()
+	select {
+	case <-b.proc.Done():
+		return true
+	case <-s.ctx.Done():
+		return true
+	case <-t.C:
+		return false
 	}
 }
 
@@ -115,7 +134,7 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 		return wire.Done{ID: id}
 	}
 	s.log.Warn("bridge_refused", "request", m.Kind(), "error", err.Error())
-	return toError(err).ToMessage(id)
+	return AsError(err).ToMessage(id)
 }
 
 func tellReady(b *bridge, err error) {
@@ -210,7 +229,9 @@ func notRunning() error {
 	return &wire.Error{Code: wire.CodeSessionNotRunning, Message: "the session's process does not run", Advice: "inspect the session, or delete it"}
 }
 
-func toError(err error) *wire.Error {
+// AsError returns the error with a code in err's chain, or one that tells
+// nothing of the broker's inside.
+func AsError(err error) *wire.Error {
 	var e *wire.Error
 	if errors.As(err, &e) {
 		return e

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -20,9 +21,7 @@ type host struct {
 
 func newHost(t *testing.T) host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("root is needed to mount: sudo make test")
-	}
+	rootonly.Test(t)
 	base := t.TempDir()
 	h := host{base: base, root: filepath.Join(base, "a", "b", "work"), pins: filepath.Join(base, "pins")}
 	must(t, os.MkdirAll(h.root, 0o755))

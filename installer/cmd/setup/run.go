@@ -95,6 +95,12 @@ type plan struct {
 	missing  []*setup.Recipe
 }
 
+// testTools are what the race detector needs: it is linked by a C compiler.
+var testTools = []setup.Tool{
+	{Name: "gcc", Package: "gcc", Advice: "Install a C compiler as gcc."},
+	{Name: "/usr/include/stdlib.h", Package: "libc6-dev", Advice: "Install the headers of the C library."},
+}
+
 func run(ctx context.Context, o *options) (*result, error) {
 	res := &result{Cache: o.cache, Built: []string{}}
 	var p plan
@@ -114,6 +120,11 @@ func run(ctx context.Context, o *options) (*result, error) {
 	}
 	defer unlock()
 	res.Cache = s.Cache
+	if o.tests {
+		if err := s.InstallMissing(ctx, testTools); err != nil {
+			return res, err
+		}
+	}
 	if err := p.examine(ctx, s); err != nil {
 		return res, err
 	}

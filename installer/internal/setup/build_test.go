@@ -10,23 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
+	"golang.org/x/sys/unix"
 )
-
-// needRoot skips the end-to-end part of a run without root.
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("end-to-end test: run it as root")
-	}
-}
 
 // R16: a build puts a sealed artifact in place, leaves no work behind, and is
 // found ready; without a recorded digest it is read in full first.
 func TestBuildAndReady(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	s, f := newSetup(t), newFake()
 	locs, err := s.Build(t.Context(), []*Recipe{&f.Recipe})
 	if err != nil {
@@ -50,7 +42,7 @@ func TestBuildAndReady(t *testing.T) {
 // R16: a finished artifact that was changed is an error, and is built again only
 // when that is asked for.
 func TestReadyRefusesChanges(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	s, f := newSetup(t), newFake()
 	locs, err := s.Build(t.Context(), []*Recipe{&f.Recipe})
 	if err != nil {
@@ -80,7 +72,7 @@ func TestReadyRefusesChanges(t *testing.T) {
 
 // R16: a recipe that makes what an artifact may not hold never gets into place.
 func TestBuildRefusesForbidden(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	s, f := newSetup(t), newFake()
 	f.Stages[2].Run = func(_ context.Context, _ *Bench, out string) error {
 		if err := os.Mkdir(filepath.Join(out, "tree"), 0o755); err != nil {
@@ -98,7 +90,7 @@ func TestBuildRefusesForbidden(t *testing.T) {
 // A cancelled command ends with everything it started, however that hides, and
 // its mounts go with it.
 func TestCommandEndsWithItsChildren(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -148,7 +140,7 @@ func findInDir(dir, cmdline string) int {
 
 // A failing command is told with the end of its output.
 func TestCommandFails(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	dir := t.TempDir()
 	c := Command{Args: []string{"sh", "-c", "echo the reason; exit 3"}, Dir: dir, Log: filepath.Join(dir, "log")}
 	err := c.Run(t.Context())
@@ -161,7 +153,7 @@ func TestCommandFails(t *testing.T) {
 // A tree with a mount beneath it is not removed: the removal would reach into
 // what is mounted.
 func TestRemoveTreeStopsAtMounts(t *testing.T) {
-	needRoot(t)
+	rootonly.Test(t)
 	dir := t.TempDir()
 	inner := filepath.Join(dir, "inner")
 	if err := os.Mkdir(inner, 0o755); err != nil {

@@ -1,0 +1,185 @@
+package activation
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// inherit names the socket that a child expects from its parent.
+const inherit = "ACTIVATION_TEST_SOCKET"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(inherit); path != "" {
+		os.Exit(playBroker(path))
+	}
+	os.Exit(m.Run())
+}
+
+// playBroker is a broker that systemd started: it accepts one connection.
+func playBroker(path string) int {
+	if os.Getenv("LISTEN_PID") == "self" {
+		os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+	}
+	got, err := Inherited([]Socket{{Name: "local", Path: path}})
+	if err != nil {
+		os.Stderr.WriteString(err.Error())
+		return 1
+	}
+	c, err := got["local"].Accept()
+	if err != nil {
+		return 1
+	}
+	c.Close()
+	got["local"].Close()
+	return 0
+}
+
+func needRoot(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not root: sockets are given to other users")
+	}
+	return t.TempDir()
+}
+
+// R11: one user owns the socket; for several the kernel's credentials decide.
+func TestListen(t *testing.T) {
+	dir := needRoot(t)
+	for name, c := range map[string]struct {
+		uids []uint32
+		mode os.FileMode
+	}{"one": {[]uint32{1000}, 0o600}, "several": {[]uint32{1000, 1001}, 0o666}} {
+		path := filepath.Join(dir, name)
+		// What a dead broker left.
+		old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		old.SetUnlinkOnClose(false)
+		old.Close()
+		l, err := Listen(Socket{Path: path, UIDs: c.uids})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(path)
+		if err != nil || st.Mode().Perm() != c.mode {
+			t.Errorf("%s: got %v, %v", name, st.Mode(), err)
+		}
+		l.Close()
+		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+			t.Errorf("%s: the socket outlives its listener: %v", name, err)
+		}
+	}
+}
+
+// What is no socket is not removed.
+func TestListenOnFile(t *testing.T) {
+	path := filepath.Join(needRoot(t), "file")
+	if err := os.WriteFile(path, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(Socket{Path: path}); wire.CodeOf(err) != wire.CodeInvalidConfig {
+		t.Errorf("got %v", err)
+	}
+	if b, err := os.ReadFile(path); string(b) != "text" {
+		t.Errorf("the file is %q, %v", b, err)
+	}
+}
+
+// Sockets from systemd are taken by name, and only where they belong.
+func TestInherited(t *testing.T) {
+	dir := needRoot(t)
+	path := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for name, c := range map[string]struct {
+		env  []string
+		path string
+		says string
+	}{
+		"good":         {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path, ""},
+		"other pid":    {[]string{"LISTEN_PID=1", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path, "no sockets"},
+		"none":         {[]string{"LISTEN_PID=self", "LISTEN_FDS=0"}, path, "no sockets"},
+		"other name":   {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=global"}, path, "no name of its own"},
+		"no name":      {[]string{"LISTEN_PID=self", "LISTEN_FDS=1"}, path, "no name of its own"},
+		"twice":        {[]string{"LISTEN_PID=self", "LISTEN_FDS=2", "LISTEN_FDNAMES=local:local"}, path, "no name of its own"},
+		"other path":   {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path + "x", "listens at"},
+		"not a number": {[]string{"LISTEN_PID=self", "LISTEN_FDS=many", "LISTEN_FDNAMES=local"}, path, "no sockets"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(c.env, inherit+"="+c.path)
+			cmd.ExtraFiles = []*os.File{f, f}
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if c.says == "" {
+				nc, err := net.Dial("unix", path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				nc.Close()
+			}
+			err := cmd.Wait()
+			if (err == nil) != (c.says == "") || !strings.Contains(stderr.String(), c.says) {
+				t.Errorf("got %v, %q, want it to say %q", err, stderr.String(), c.says)
+			}
+		})
+	}
+}
+
+// One broker at a time; looking changes nothing; the next one may go on.
+func TestLock(t *testing.T) {
+	path := filepath.Join(needRoot(t), "lock")
+	if l, err := TryLock(path, false); l != nil || err != nil {
+		t.Fatalf("a lock without a file: %v, %v", l, err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Fatalf("looking made the file: %v", err)
+	}
+	first, err := TryLock(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Sign(); err != nil {
+		t.Fatal(err)
+	}
+	for _, create := range []bool{false, true} {
+		_, err := TryLock(path, create)
+		if wire.CodeOf(err) != wire.CodeBrokerRunning || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+			t.Errorf("got %v, want %s with our pid", err, wire.CodeBrokerRunning)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := TryLock(path, false)
+	if err != nil || second == nil {
+		t.Fatalf("got %v, %v", second, err)
+	}
+	second.Close()
+	link := path + "-link"
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := TryLock(link, true); wire.CodeOf(err) != wire.CodeInvalidConfig {
+		t.Errorf("a link: %v", err)
+	}
+}

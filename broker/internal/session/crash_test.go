@@ -1,0 +1,193 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// The environment of a child that plays a broker and dies at a given point.
+const (
+	crashPrefix = "SESSION_TEST_PREFIX"
+	crashUID    = "SESSION_TEST_UID"
+	crashAt     = "SESSION_TEST_CRASH"
+	crashStatus = 42
+)
+
+// crashChild creates a session, deletes it unless it was told to stop before,
+// and dies where it was told to: "do|undo STEP before|after", "create middle",
+// or "running".
+func crashChild() {
+	uid, err := strconv.ParseUint(os.Getenv(crashUID), 10, 32)
+	if err != nil {
+		panic(err)
+	}
+	s := openSystem(nil, os.Getenv(crashPrefix), uint32(uid))
+	at := os.Getenv(crashAt)
+	die := func(here string) {
+		if here == at {
+			os.Exit(crashStatus)
+		}
+	}
+	for i := range steps {
+		st := steps[i]
+		steps[i].do = func(s *session, ctx context.Context, c *creation) error {
+			die("do " + st.name + " before")
+			err := st.do(s, ctx, c)
+			die("do " + st.name + " after")
+			return err
+		}
+		steps[i].undo = func(s *session, ctx context.Context) error {
+			die("undo " + st.name + " before")
+			err := st.undo(s, ctx)
+			die("undo " + st.name + " after")
+			return err
+		}
+	}
+	s.runtime.created = func() { die("create middle") }
+	m := s.newManager()
+	if err := m.Recover(context.Background()); err != nil {
+		panic(err)
+	}
+	info, err := m.Create(context.Background(), s.config.Deployments["one"], wire.Create{ID: 1, Workspace: "project"})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(info.Session)
+	die("running")
+	if err := m.Delete(context.Background(), "one", info.Session); err != nil {
+		panic(err)
+	}
+	os.Exit(0)
+}
+
+// crash runs a broker that dies at the point, and returns the id of its
+// session if it got that far.
+func (s *system) crash(at string) wire.SessionID {
+	s.t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), crashPrefix+"="+s.l.Run[:len(s.l.Run)-len("/run")], fmt.Sprintf("%s=%d", crashUID, s.config.Bridge.FirstUID), crashAt+"="+at)
+	cmd.Stderr = s.log
+	out, err := cmd.Output()
+	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != crashStatus {
+		s.t.Fatalf("%s: the child did not die there: %v\n%s", at, err, s.log)
+	}
+	return wire.SessionID(strings.TrimSpace(string(out)))
+}
+
+// R32, R33: whichever step of a creation or deletion a broker dies at, the next
+// one leaves nothing of the session: no process, mount, socket, cgroup, file.
+func TestCrashAtEachStep(t *testing.T) {
+	points := []string{"create middle"}
+	for _, st := range steps {
+		for _, what := range []string{"do", "undo"} {
+			points = append(points, what+" "+st.name+" before", what+" "+st.name+" after")
+		}
+	}
+	for _, at := range points {
+		if at == "do start after" {
+			continue // the session runs then: TestCrashWhileRunning
+		}
+		t.Run(at, func(t *testing.T) {
+			s := newSystem(t)
+			s.crash(at)
+			m := s.manager()
+			// A bridge that had no descriptors yet ends by itself.
+			s.eventually("nothing left", func() bool { return len(s.leftovers()) == 0 })
+			if page, _ := m.List("", ""); len(page) != 0 {
+				t.Errorf("the broker still knows %+v", page)
+			}
+		})
+	}
+}
+
+// R33: a session outlives its broker, and the next one has it under control;
+// what it can't do is said.
+func TestCrashWhileRunning(t *testing.T) {
+	s := newSystem(t)
+	id := s.crash("running")
+	m := s.manager()
+	info, err := m.Inspect("one", id)
+	if err != nil || info.State != wire.StateRunning {
+		t.Fatalf("got %+v, %v, want a running session", info, err)
+	}
+	info, err = m.Terminate(context.Background(), "one", id, 10e9)
+	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonTerminated {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	s.delete(m, id)
+}
+
+// R33: without its bridge, and without a broker that has its descriptors, a
+// session is unattached, and nobody claims otherwise.
+func TestCrashThenBridgeDies(t *testing.T) {
+	for name, early := range map[string]bool{"while no broker is there": true, "later": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t)
+			id := s.crash("running")
+			if early {
+				s.killBridges()
+			}
+			m := s.manager()
+			if !early {
+				s.killBridges()
+			}
+			s.eventually("unattached", s.hasState(m, id, wire.StateUnattached))
+			s.delete(m, id)
+		})
+	}
+}
+
+// R31: a sandbox that ended while no broker was there has ended for a reason
+// that nobody saw.
+func TestCrashThenSandboxDies(t *testing.T) {
+	s := newSystem(t)
+	id := s.crash("running")
+	s.killSandbox(id)
+	m := s.manager()
+	info, err := m.Inspect("one", id)
+	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonUnknown {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	s.delete(m, id)
+}
+
+// R33: after a reboot nothing lives, whatever has got the pids meanwhile.
+func TestReboot(t *testing.T) {
+	s := newSystem(t)
+	id := s.crash("running")
+	m := s.newManager()
+	m.Boot = "another"
+	defer m.Close()
+	// What lives here plays the processes that got the same pids.
+	if err := m.Recover(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	info, err := m.Inspect("one", id)
+	if err != nil || info.State != wire.StateExited {
+		t.Errorf("got %+v, %v", info, err)
+	}
+	s.delete(m, id)
+	if left := s.bridges(); len(left) != 1 {
+		t.Errorf("a process of another boot was killed: %v", left)
+	}
+	s.killBridges()
+}
+
+// R32: traces without a record are removed.
+func TestOrphans(t *testing.T) {
+	s := newSystem(t)
+	id := s.crash("running")
+	if err := os.Remove(s.l.Records() + "/" + string(id) + ".json"); err != nil {
+		t.Fatal(err)
+	}
+	s.killBridges() // of which only the record knew
+	s.manager()
+	s.checkNothingLeft()
+}
