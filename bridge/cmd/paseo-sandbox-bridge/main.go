@@ -29,7 +29,7 @@ const linkFD = 3
 func main() { os.Exit(run()) }
 
 func run() int {
-	log := hclog.New(&hclog.LoggerOptions{Name: "paseo-sandbox-bridge", Level: hclog.Info, Output: os.Stderr, JSONFormat: true})
+	log := hclog.New(&hclog.LoggerOptions{Name: "paseo-sandbox-bridge", Level: hclog.Info, Output: logWriter{}, JSONFormat: true})
 	if err := confine.Apply(); err != nil {
 		return fail(log, err, exitPrivileged)
 	}
@@ -52,6 +52,19 @@ func run() int {
 		return fail(log, err, exitFailed)
 	}
 	return exitOK
+}
+
+// logWriter writes to standard error, and drops what does not fit into the
+// pipe at once: os.Stderr would wait, and every client with it, for a broker
+// that is stopped or waits for its own log.
+type logWriter struct{}
+
+func (logWriter) Write(b []byte) (int, error) {
+	n, err := unix.Write(unix.Stderr, b)
+	if errors.Is(err, unix.EAGAIN) {
+		return len(b), nil
+	}
+	return max(n, 0), err
 }
 
 // fail logs an error with its code and advice.

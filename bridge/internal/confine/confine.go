@@ -10,8 +10,9 @@ import (
 
 // Apply makes sure that the process can't gain or lend a privilege: it is not
 // root in any of its uids, no_new_privs is set (PR_SET_NO_NEW_PRIVS, prctl(2)),
-// it can't be traced or dumped (PR_SET_DUMPABLE), and every capability set is
-// empty. Errors: CodePermissionDenied for root or a capability.
+// it can't be traced or dumped (PR_SET_DUMPABLE), every capability set is
+// empty, and it can make no other process. Errors: CodePermissionDenied for
+// root or a capability.
 func Apply() error {
 	if r, e, s := unix.Getresuid(); r == 0 || e == 0 || s == 0 {
 		return refuse("the bridge must not run as root", nil)
@@ -22,7 +23,13 @@ func Apply() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return refuse("the process can't be made undumpable", err)
 	}
-	return noCapabilities()
+	if err := noCapabilities(); err != nil {
+		return err
+	}
+	if err := stayAlone(); err != nil {
+		return refuse("new processes can't be forbidden (seccomp)", err)
+	}
+	return nil
 }
 
 // setNoNewPrivs sets the flag on every thread, unless it came with the exec:

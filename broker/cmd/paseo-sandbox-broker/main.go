@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
@@ -55,6 +56,10 @@ type options struct {
 func main() {
 	// A session's reaper is this program under another name.
 	runsc.RunIfReaper()
+	if err := process.SealInherited(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(exitRuntime)
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -125,6 +125,11 @@ func (s *session) configure(conn *net.UnixConn) error {
 // attend replaces the bridge whenever it dies, until the session's end or the
 // broker's.
 func (s *session) attend() {
+	defer func() {
+		s.mu.Lock()
+		s.attended = false
+		s.mu.Unlock()
+	}()
 	for {
 		s.mu.Lock()
 		b := s.bridge
@@ -138,6 +143,14 @@ func (s *session) attend() {
 			return
 		}
 	}
+}
+
+// bridgeMissing reports whether a bridge is dead whose successor is still to
+// come. The caller has the session's turn.
+func (s *session) bridgeMissing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attended && s.bridge.proc.Dead()
 }
 
 // replace starts a bridge in place of one that is dead as seen on its pidfd:
@@ -214,14 +227,11 @@ func (s *session) abandon(why string) {
 
 // moveTo changes the state of a session that lives.
 func (s *session) moveTo(state wire.State) {
-	err := s.update(func(r *record.Record) {
+	s.note(func(r *record.Record) {
 		if lives(r.State) {
 			r.State = state
 		}
 	})
-	if err != nil {
-		s.log.Error("record_unsaved", "error", err.Error())
-	}
 }
 
 // undoBridge ends the bridge, also one of an earlier broker.

@@ -14,6 +14,7 @@ import (
 func (s *session) begin() {
 	s.mu.Lock()
 	reaper, bridge := s.reaper, s.bridge
+	s.attended = bridge != nil
 	s.mu.Unlock()
 	if reaper != nil {
 		s.m.work.Add(1)
@@ -67,13 +68,10 @@ func (s *session) finish() {
 	if err != nil {
 		s.log.Error("container_left", "error", err.Error(), "advice", "delete the session")
 	}
-	err = s.update(func(r *record.Record) {
+	s.note(func(r *record.Record) {
 		e := s.exit()
 		r.State, r.Exit = wire.StateExited, &e
 	})
-	if err != nil {
-		s.log.Error("record_unsaved", "error", err.Error())
-	}
 	close(s.ended)
 	s.mu.Lock()
 	e := *s.rec.Exit
@@ -145,9 +143,7 @@ func (s *session) terminate(ctx context.Context, grace time.Duration) error {
 	if !lives(s.state()) {
 		return notRunning()
 	}
-	if err := s.update(func(r *record.Record) { r.Terminated = true }); err != nil {
-		return err
-	}
+	s.note(func(r *record.Record) { r.Terminated = true })
 	var failed error
 	for _, try := range []struct {
 		signal string
@@ -199,9 +195,7 @@ func (m *Manager) Delete(ctx context.Context, scope string, id wire.SessionID) e
 
 // erase undoes everything. The caller has the session's turn.
 func (s *session) erase(ctx context.Context) error {
-	if err := s.update(func(r *record.Record) { r.State = wire.StateDeleting }); err != nil {
-		return err
-	}
+	s.note(func(r *record.Record) { r.State = wire.StateDeleting })
 	return s.undo(ctx, len(steps)-1)
 }
 

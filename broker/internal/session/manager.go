@@ -29,6 +29,10 @@ const (
 	sendTimeout   = 5 * time.Second
 	killTimeout   = 10 * time.Second
 	deathTimeout  = time.Second
+	// handoverTimeout bounds how long a broker that stops waits for bridges
+	// that are being replaced, and handoverTick is the time between two looks.
+	handoverTimeout = 15 * time.Second
+	handoverTick    = 5 * time.Millisecond
 	// reasonTimeout bounds how long a bridge waits that says that the sandbox
 	// has ended before the broker has seen it.
 	reasonTimeout = 5 * time.Second
@@ -98,6 +102,7 @@ type session struct {
 	reasoned, ended, gone chan struct{}
 
 	mu       sync.Mutex
+	attended bool // attend runs: a bridge that is dead will be replaced
 	rec      record.Record
 	spares   map[wire.DescriptorName]int
 	reaper   *process.Process
@@ -119,6 +124,7 @@ func New(c Config) *Manager {
 // Close lets go of all sessions, which go on, and waits for the end of what
 // the manager was doing. Sessions that were being made are undone.
 func (m *Manager) Close() error {
+	m.awaitBridges()
 	m.mu.Lock()
 	m.cancel() // admit looks at it under the lock
 	m.mu.Unlock()
@@ -131,6 +137,26 @@ func (m *Manager) Close() error {
 		s.closeProcesses()
 	}
 	return m.release()
+}
+
+// awaitBridges waits until no bridge is being replaced: meanwhile our spares
+// alone keep the pipes of its session.
+func (m *Manager) awaitBridges() {
+	m.mu.Lock()
+	all := m.sorted("")
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(m.ctx, handoverTimeout)
+	defer cancel()
+	for _, s := range all {
+		for s.take(ctx) == nil {
+			missing := s.bridgeMissing()
+			s.release()
+			if !missing {
+				break
+			}
+			time.Sleep(handoverTick)
+		}
+	}
 }
 
 // release removes what runsc keeps for all containers, if there is none. It
@@ -295,6 +321,15 @@ func (s *session) update(f func(*record.Record)) error {
 	}
 	f(&s.rec)
 	return s.m.store.Save(s.rec)
+}
+
+// note is update for what must happen even on a full disk: ending a session is
+// what makes room. A broker that starts from the old record finds the session
+// ended, and deletes it when asked again.
+func (s *session) note(f func(*record.Record)) {
+	if err := s.update(f); err != nil {
+		s.log.Error("record_unsaved", "error", err.Error())
+	}
 }
 
 var errGone = errors.New("the session is gone")

@@ -26,9 +26,16 @@ func (s *session) serve(b *bridge) {
 	defer b.conn.Close()
 	stop := context.AfterFunc(s.ctx, func() { b.conn.Close() })
 	defer stop()
+	began, n := time.Now(), 0
 	for {
 		err := s.serveOne(b)
 		if err == nil {
+			if time.Since(began) > requestTime {
+				began, n = time.Now(), 0
+			}
+			if n++; n >= requestBurst {
+				s.wait(requestTime)
+			}
 			continue
 		}
 		if s.ctx.Err() == nil && !s.dies(b, err) {
@@ -36,6 +43,23 @@ func (s *session) serve(b *bridge) {
 			s.kill(b)
 		}
 		return
+	}
+}
+
+// What a bridge asks for costs a process and lines in the log. One that asks
+// for more than this waits.
+const (
+	requestBurst = 100
+	requestTime  = time.Second
+)
+
+// wait returns after the time, or at the session's end.
+func (s *session) wait(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ctx.Done():
 	}
 }
 
