@@ -177,6 +177,7 @@ const (
 	behaveClosingInput
 	behaveForeign
 	behaveSignalling
+	behaveFlooding
 )
 
 type fakeBridge struct {
@@ -250,6 +251,11 @@ func (b *fakeBridge) behave() int {
 	case behaveForeign:
 		p, _ := wire.Encode(wire.SignalSession{ID: 1, Session: b.c.Session, Signal: "KILL"})
 		fdpass.Send(b.conn, p)
+		b.forever()
+	case behaveFlooding:
+		p, _ := wire.Encode((&wire.Error{Code: wire.CodeInternal, Message: "flood", Advice: "none"}).ToMessage(0))
+		for fdpass.Send(b.conn, p) == nil {
+		}
 		b.forever()
 	case behaveSignalling:
 		// The session runs a moment after its bridge is ready.
