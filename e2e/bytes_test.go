@@ -75,7 +75,6 @@ func startSession(ctx context.Context, t *testing.T, s *harness.System, o client
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Watch(info.Session)
 	session, err := client.DialSession(ctx, b.SessionSocket(info))
 	if err != nil {
 		t.Fatal(err)

@@ -193,7 +193,6 @@ func replaceSession(ctx context.Context, s *harness.System, old wire.SessionInfo
 	if err != nil {
 		return err
 	}
-	s.Watch(info.Session)
 	memory := filepath.Join(s.Prefix, "daemon", "memory.json")
 	content, err := os.ReadFile(memory)
 	if err != nil {

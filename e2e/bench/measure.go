@@ -93,11 +93,7 @@ func writeRecords(path string, size int, total int64) error {
 }
 
 func (b *bench) start(ctx context.Context, profile string) (wire.SessionInfo, error) {
-	info, err := b.broker.Create(ctx, client.CreateOptions{Workspace: "project", Profile: profile})
-	if err == nil {
-		b.system.Watch(info.Session)
-	}
-	return info, err
+	return b.broker.Create(ctx, client.CreateOptions{Workspace: "project", Profile: profile})
 }
 
 // timeSession is a create request until its answer, in seconds.

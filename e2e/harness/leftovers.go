@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io/fs"
 	"os"
@@ -120,15 +121,15 @@ func (s *System) sockets() ([]string, error) {
 	return left, err
 }
 
-// cgroups finds those of the sessions that Watch was told of, in every
-// hierarchy. The parent is shared with every broker of the host.
+// cgroups finds the group that this system's broker makes for its sessions, and
+// what is in it, in every hierarchy.
 func (s *System) cgroups() ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	sum := sha256.Sum256([]byte(filepath.Join(s.Prefix, "run")))
+	parent := fmt.Sprintf("paseo-sandbox-%x", sum[:4])
 	var left []string
-	for _, id := range s.seen {
-		for _, pattern := range []string{"/sys/fs/cgroup/paseo-sandbox/", "/sys/fs/cgroup/*/paseo-sandbox/"} {
-			found, err := filepath.Glob(pattern + id)
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+		for _, below := range []string{"", "/*/"} {
+			found, err := filepath.Glob(pattern + parent + below)
 			if err != nil {
 				return nil, err
 			}

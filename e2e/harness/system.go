@@ -16,7 +16,6 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact/cache"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
-	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,8 +69,6 @@ type System struct {
 	broker *exec.Cmd
 	exited chan struct{}
 	log    *os.File
-	// seen are the sessions whose cgroups Leftovers looks for.
-	seen []string
 }
 
 // New makes the folders and the configuration. Nothing runs yet. It needs
@@ -192,21 +189,14 @@ func (s *System) awaitBroker(ctx context.Context) error {
 	}
 }
 
-// Watch makes Leftovers look for the cgroups of this session too.
-func (s *System) Watch(id wire.SessionID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen = append(s.seen, string(id))
-}
-
-// LogTail returns the last 4 KiB of the broker's log.
+// LogTail returns the last 16 KiB of the broker's log.
 func (s *System) LogTail() string {
 	b, err := os.ReadFile(s.BrokerLog())
 	if err != nil {
 		return err.Error()
 	}
-	if len(b) > 4096 {
-		b = b[len(b)-4096:]
+	if len(b) > 16<<10 {
+		b = b[len(b)-16<<10:]
 	}
 	return string(bytes.TrimSpace(b))
 }

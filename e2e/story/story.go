@@ -126,7 +126,6 @@ func (t *teller) firstDaemon(ctx context.Context, one *process) error {
 		return err
 	}
 	t.info = *created.Session
-	t.system.Watch(t.info.Session)
 	t.options.Say("session %s runs: sandbox pid %d, bridge pid %d", t.info.Session, t.info.SandboxPID, t.info.BridgePID)
 	attached, err := one.await(ctx, "attached")
 	if err != nil {

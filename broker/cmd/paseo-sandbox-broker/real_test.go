@@ -83,7 +83,6 @@ func create(t *testing.T, s *harness.System, b *client.Broker, profile string) w
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Watch(info.Session)
 	return info
 }
 
@@ -167,7 +166,6 @@ func TestRealBrokerKilled(t *testing.T) {
 		info, err := b.Create(ctx, client.CreateOptions{Workspace: "project", Profile: "patient"})
 		cancel()
 		if err == nil {
-			s.Watch(info.Session)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 			_ = b.Delete(ctx, info.Session)
 			cancel()

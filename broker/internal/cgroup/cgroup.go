@@ -47,37 +47,53 @@ func OOMKilled(path string) (bool, error) {
 // retryInterval is how long a dying process is given between two looks.
 const retryInterval = 5 * time.Millisecond
 
-// Remove removes the cgroup, and those of its parents that are empty then,
-// in every hierarchy. It waits until the context ends for processes that are
-// dying. It is idempotent.
+// Remove removes the cgroup in every hierarchy. It waits until the context ends
+// for processes that are dying. It is idempotent.
 func Remove(ctx context.Context, path string) error {
-	clean := filepath.Clean("/" + path)
-	if clean == "/" {
-		return fmt.Errorf("remove cgroup: %q is the root", path)
-	}
-	found, err := filepath.Glob(root + "/*")
+	dirs, err := everywhere(path)
 	if err != nil {
-		return fmt.Errorf("remove cgroup: %w", err)
+		return err
 	}
-	for _, hierarchy := range append(found, root) {
-		if err := removeIn(ctx, hierarchy, clean); err != nil {
+	for _, dir := range dirs {
+		if err := removeTree(ctx, dir); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func removeIn(ctx context.Context, hierarchy, path string) error {
-	if err := removeTree(ctx, filepath.Join(hierarchy, path)); err != nil {
+// RemoveEmpty removes the cgroup in every hierarchy in which nothing is in it.
+// It is idempotent.
+func RemoveEmpty(path string) error {
+	dirs, err := everywhere(path)
+	if err != nil {
 		return err
 	}
-	for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
-		// One that is in use or gone is not ours to remove.
-		if unix.Rmdir(filepath.Join(hierarchy, dir)) != nil {
-			break
+	for _, dir := range dirs {
+		switch err := unix.Rmdir(dir); err {
+		case nil, unix.ENOENT, unix.EBUSY, unix.ENOTEMPTY, unix.ENOTDIR:
+		default:
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}
 	}
 	return nil
+}
+
+// everywhere returns the cgroup's folders in all hierarchies, there or not.
+func everywhere(path string) ([]string, error) {
+	clean := filepath.Clean("/" + path)
+	if clean == "/" {
+		return nil, fmt.Errorf("remove cgroup: %q is the root", path)
+	}
+	hierarchies, err := filepath.Glob(root + "/*")
+	if err != nil {
+		return nil, fmt.Errorf("remove cgroup: %w", err)
+	}
+	var dirs []string
+	for _, h := range append(hierarchies, root) {
+		dirs = append(dirs, filepath.Join(h, clean))
+	}
+	return dirs, nil
 }
 
 // removeTree removes the children first: a cgroup's folder holds files that

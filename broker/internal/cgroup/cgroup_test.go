@@ -39,7 +39,7 @@ func makeGroup(t *testing.T, name, limit string) (dir string) {
 }
 
 // R32 R34: an out-of-memory kill is seen while the cgroup is there, and the
-// cgroup goes with its empty parents.
+// cgroup goes, its parent only once it is empty.
 func TestOutOfMemoryIsSeenAndTheGroupRemoved(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
@@ -58,7 +58,20 @@ func TestOutOfMemoryIsSeenAndTheGroupRemoved(t *testing.T) {
 		t.Errorf("after: %v, %v", killed, err)
 	}
 	for range 2 {
+		if err := RemoveEmpty(filepath.Dir(name)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Dir(dir)); err != nil {
+			t.Errorf("a parent in use was removed: %v", err)
+		}
+	}
+	for range 2 {
 		if err := Remove(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := RemoveEmpty(filepath.Dir(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,7 +111,7 @@ func TestRemoveWaitsForProcesses(t *testing.T) {
 	cmd.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if err := Remove(ctx, name); err != nil {
+	if err := errors.Join(Remove(ctx, name), RemoveEmpty(filepath.Dir(name))); err != nil {
 		t.Error(err)
 	}
 	if err := Remove(ctx, "/"); err == nil {

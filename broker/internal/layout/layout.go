@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,6 +53,16 @@ func (l Layout) Records() string     { return l.Var + "/sessions" }
 func (l Layout) Bundles() string     { return l.Var + "/bundles" }
 func (l Layout) Spools() string      { return l.Var + "/spool" }
 func (l Layout) States() string      { return l.Var + "/state" }
+
+// CgroupParent is the cgroup, in each hierarchy, that holds those of the
+// sessions. Each broker has its own, so that none removes another's.
+func (l Layout) CgroupParent() string {
+	if l == Default {
+		return "/paseo-sandbox"
+	}
+	sum := sha256.Sum256([]byte(l.Run))
+	return fmt.Sprintf("/paseo-sandbox-%x", sum[:4])
+}
 
 // Deployment is the folder of a deployment's sockets. Those of a deployment in
 // a container lie in a closed folder: a bind mount gets by it, a host process

@@ -104,7 +104,7 @@ func prepareSandbox(ctx context.Context, t *testing.T, n int, uid uint32, comman
 	t.Cleanup(func() {
 		cleanup, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		if err := errors.Join(s.runtime.Delete(cleanup, s.id), cgroup.Remove(cleanup, s.cgroup), s.runtime.Tidy(), s.runtime.Close()); err != nil {
+		if err := errors.Join(s.runtime.Delete(cleanup, s.id), cgroup.Remove(cleanup, s.cgroup), cgroup.RemoveEmpty(filepath.Dir(s.cgroup)), s.runtime.Tidy(), s.runtime.Close()); err != nil {
 			t.Error(err)
 		}
 		if s.reaper != nil {

@@ -17,9 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupParent holds the cgroups of all sessions.
-const cgroupParent = "/paseo-sandbox/"
-
 // creation is what is needed only while a session is made.
 type creation struct {
 	workspace *registry.Workspace
@@ -268,7 +265,7 @@ func writeAttachments(dir string, all []wire.Attachment) error {
 
 func (s *session) undoBundle(context.Context) error { return removeTree(s.paths.Bundle) }
 
-func (s *session) cgroup() string { return cgroupParent + string(s.rec.Session) }
+func (s *session) cgroup() string { return s.m.Layout.CgroupParent() + "/" + string(s.rec.Session) }
 
 // doContainer makes the pipes and the container.
 func (s *session) doContainer(ctx context.Context, c *creation) error {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
@@ -159,7 +160,9 @@ func (m *Manager) awaitBridges() {
 	}
 }
 
-// release removes what runsc keeps for all containers, if there is none. It
+// release removes what all containers share, if there is none: what runsc keeps
+// for them, and the parent of their cgroups, which it would miss if it went
+// between two steps of a create. It
 // does not wait for a session that is being made.
 func (m *Manager) release() error {
 	if m.count() > 0 {
@@ -170,7 +173,7 @@ func (m *Manager) release() error {
 	if m.count() > 0 {
 		return nil
 	}
-	return m.Runtime.Tidy()
+	return errors.Join(m.Runtime.Tidy(), cgroup.RemoveEmpty(m.Layout.CgroupParent()))
 }
 
 func (m *Manager) count() int {

@@ -217,7 +217,7 @@ func (s *system) leftovers() []string {
 		found, _ := filepath.Glob(dir + "/*")
 		left = append(left, found...)
 	}
-	found, _ := filepath.Glob("/sys/fs/cgroup/*/paseo-sandbox/*")
+	found, _ := filepath.Glob("/sys/fs/cgroup/*" + s.l.CgroupParent() + "/*")
 	for _, cgroup := range found {
 		if _, err := os.Stat(filepath.Join(s.runtime.root, filepath.Base(cgroup))); err == nil {
 			left = append(left, cgroup)
