@@ -75,7 +75,9 @@ func run(ctx context.Context, o Options, r *Report) (err error) {
 	if err := t.prepare(ctx); err != nil {
 		return err
 	}
-	if err := t.tell(ctx); err != nil {
+	if err := t.tell(ctx); err != nil && ctx.Err() != nil {
+		return fmt.Errorf("interrupted; everything was removed again: %w", ctx.Err())
+	} else if err != nil {
 		return fmt.Errorf("%w\nthe broker's log ends with:\n%s", err, system.LogTail())
 	}
 	return t.lookForLeftovers(ctx)
