@@ -28,8 +28,10 @@ demo: setup build ## kill a daemon in the middle of work and replace it (root)
 
 .PHONY: test
 test: setup-for-tests ## unit, property, fuzz-corpus and end-to-end tests, with the race detector
-	$(GO) test -race -timeout 20m ./...
+	$(GO) test -race -count=1 -timeout 20m ./...
 
+# -count=1: the end-to-end tests build and run programs that the cache of test
+# results knows nothing of.
 # Without root the end-to-end tests skip themselves and need no artifacts.
 .PHONY: setup-for-tests
 setup-for-tests:
