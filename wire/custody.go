@@ -102,7 +102,7 @@ type BridgeInputClosed struct {
 type BridgeExit struct {
 	Type string `cbor:"type"`
 	ID   uint64 `cbor:"id"`
-	// Status is what runsc wait wrote, verbatim, at most 4096 bytes.
+	// Status is what the sandbox's reaper wrote, verbatim, at most 4096 bytes.
 	Status []byte `cbor:"status"`
 	Exit   Exit   `cbor:"exit"`
 }

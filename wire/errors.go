@@ -28,6 +28,8 @@ const (
 	CodePermissionDenied   Code = "permission_denied"
 	CodeInternal           Code = "internal_error"
 	CodeTimeout            Code = "timeout"
+	CodeTooManyConnections Code = "too_many_connections"
+	CodeTooManyRequests    Code = "too_many_requests"
 )
 
 // Codes of the broker.
@@ -112,7 +114,7 @@ func CodeOf(err error) Code {
 		return ""
 	}
 	var e *Error
-	if errors.As(err, &e) {
+	if errors.As(err, &e) && e != nil {
 		return e.Code
 	}
 	return CodeInternal

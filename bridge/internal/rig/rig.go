@@ -166,7 +166,7 @@ func (r *Rig) close() {
 	}
 }
 
-// Exit does what runsc wait does: it writes the status and ends.
+// Exit does what a reaper does: it writes the status and ends.
 func (r *Rig) Exit(status int) {
 	r.T.Helper()
 	if _, err := fmt.Fprintf(r.AgentExit, "{\"id\":%q,\"exitStatus\":%d}\n", r.Session, status); err != nil {

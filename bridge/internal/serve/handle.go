@@ -114,7 +114,7 @@ func (c *conn) later(id uint64, do func() error) {
 	case c.slots <- struct{}{}:
 	default:
 		c.fail(id, &wire.Error{
-			Code:    CodeTooManyRequests,
+			Code:    wire.CodeTooManyRequests,
 			Message: fmt.Sprintf("%d requests of this connection are waiting", maxWaiting),
 			Advice:  "wait for their answers",
 		})

@@ -28,12 +28,6 @@ const (
 	acceptPause = 100 * time.Millisecond
 )
 
-// Codes that only the bridge's socket has.
-const (
-	CodeTooManyConnections wire.Code = "too_many_connections"
-	CodeTooManyRequests    wire.Code = "too_many_requests"
-)
-
 // Server serves one session on one listener.
 type Server struct {
 	session  *session.Session
@@ -119,7 +113,7 @@ func (s *Server) register(c *conn) *wire.Error {
 	defer s.mu.Unlock()
 	if s.closed || len(s.conns) >= MaxConnections {
 		return &wire.Error{
-			Code:    CodeTooManyConnections,
+			Code:    wire.CodeTooManyConnections,
 			Message: fmt.Sprintf("the session has %d connections", len(s.conns)),
 			Advice:  "close connections that are not needed",
 		}

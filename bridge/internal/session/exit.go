@@ -144,7 +144,7 @@ func (s *Session) readStatus() []byte {
 	return status
 }
 
-// parseStatus reads what runsc wait prints: {"id":…,"exitStatus":N}, where N
+// parseStatus reads what the reaper writes: {"id":…,"exitStatus":N}, where N
 // is 128+n for a process that signal n ended. Nothing, or something else,
 // means that the status was not observed.
 func parseStatus(status []byte) wire.Exit {

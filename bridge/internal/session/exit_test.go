@@ -6,7 +6,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
-// R31: what runsc wait prints is read as it is; anything else was not observed.
+// R31: what the reaper writes is read as it is; anything else was not observed.
 func TestParseStatus(t *testing.T) {
 	unknown := wire.Exit{Code: unknownCode, Reason: wire.ReasonUnknown}
 	for status, want := range map[string]wire.Exit{

@@ -85,7 +85,7 @@ func TestTooManyConnections(t *testing.T) {
 		peers[i] = s.hello("root")
 	}
 	refused := s.dial("root")
-	refused.wantCode(refused.read(), CodeTooManyConnections, 0)
+	refused.wantCode(refused.read(), wire.CodeTooManyConnections, 0)
 	refused.wantEnd()
 	if m := s.hello("admin").ask(wire.ListSessions{ID: 1}); m.Kind() != "sessionList" {
 		t.Errorf("the operator is locked out: %+v", m)

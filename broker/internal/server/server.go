@@ -15,9 +15,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// CodeTooManyConnections is the code of a connection above the limit.
-const CodeTooManyConnections wire.Code = "too_many_connections"
-
 const (
 	// maxConnections is how many connections one socket serves at a time.
 	maxConnections = 64
@@ -137,7 +134,7 @@ func (e *endpoint) connection(nc *net.UnixConn) {
 	case e.slots <- struct{}{}:
 		defer func() { <-e.slots }()
 	default:
-		err = &wire.Error{Code: CodeTooManyConnections, Message: "too many connections are open to this socket", Advice: "close some, or use one for several requests"}
+		err = &wire.Error{Code: wire.CodeTooManyConnections, Message: "too many connections are open to this socket", Advice: "close some, or use one for several requests"}
 		c.audit("connect", "", err)
 		c.refuse(err)
 		return
