@@ -6,8 +6,18 @@ package wire
 type Create struct {
 	Type string `cbor:"type"`
 	ID   uint64 `cbor:"id"`
-	// Workspace is a handle of the deployment's registry.
-	Workspace string `cbor:"workspace"`
+	// Workspace is a handle of the deployment's registry. Exactly one of
+	// Workspace and Path is given.
+	Workspace string `cbor:"workspace,omitempty"`
+	// Path is a folder as the client sees it, such as /workspace/site in the
+	// daemon's container. The broker looks it up among the client paths of the
+	// registry; it is never opened. It is absolute and in its shortest form, at
+	// most MaxPath bytes.
+	Path string `cbor:"path,omitempty"`
+	// Folder names a folder below the workspace, where the registry allows it:
+	// relative, in its shortest form, at most MaxPath bytes. Empty means the
+	// workspace itself.
+	Folder string `cbor:"folder,omitempty"`
 	// Profile names a launch profile; empty means the deployment's default.
 	Profile string `cbor:"profile,omitempty"`
 	// AgentSession is Pi's own session id, to create or to resume:
@@ -23,8 +33,14 @@ type Create struct {
 // AttachmentKind says what the agent does with an attachment.
 type AttachmentKind string
 
-// AttachmentExtension is a Pi extension, loaded at start.
-const AttachmentExtension AttachmentKind = "extension"
+// Kinds of attachments.
+const (
+	// AttachmentExtension is a Pi extension, loaded at start.
+	AttachmentExtension AttachmentKind = "extension"
+	// AttachmentMCPConfig is the configuration of Pi's MCP adapter; a session
+	// has at most one.
+	AttachmentMCPConfig AttachmentKind = "mcpConfig"
+)
 
 // Attachment is a small file that appears read-only below /attachments.
 type Attachment struct {
@@ -99,6 +115,14 @@ type DeleteSession struct {
 	Session SessionID `cbor:"session"`
 }
 
+// Reload makes the broker read its configuration again; admin socket only.
+// Sessions go on. Done answers when the new one is in force; after an error
+// the old one still is.
+type Reload struct {
+	Type string `cbor:"type"`
+	ID   uint64 `cbor:"id"`
+}
+
 // Describe asks what the deployment offers. Deployment is for the admin socket
 // only, where it is required.
 type Describe struct {
@@ -123,6 +147,10 @@ type Deployment struct {
 type WorkspaceInfo struct {
 	Name     string `cbor:"name"`
 	ReadOnly bool   `cbor:"readOnly,omitempty"`
+	// Subfolders says that a session may name a folder below it.
+	Subfolders bool `cbor:"subfolders,omitempty"`
+	// ClientPath is where clients see the workspace, if that is registered.
+	ClientPath string `cbor:"clientPath,omitempty"`
 	// Root is the host folder; admin socket only.
 	Root string `cbor:"root,omitempty"`
 	// UID and GID are what the agent runs as.
@@ -151,9 +179,11 @@ type SessionInfo struct {
 	Session    SessionID `cbor:"session"`
 	Deployment string    `cbor:"deployment"`
 	Workspace  string    `cbor:"workspace"`
-	Profile    string    `cbor:"profile"`
-	State      State     `cbor:"state"`
-	Epoch      Epoch     `cbor:"epoch"`
+	// Folder is the folder below the workspace; empty means all of it.
+	Folder  string `cbor:"folder,omitempty"`
+	Profile string `cbor:"profile"`
+	State   State  `cbor:"state"`
+	Epoch   Epoch  `cbor:"epoch"`
 	// Socket is the session's socket, relative to the folder of the broker's
 	// socket, because a container sees that folder at another place.
 	Socket string `cbor:"socket"`
@@ -196,6 +226,9 @@ func (TerminateSession) Kind() string { return "terminateSession" }
 
 // Kind implements Message.
 func (DeleteSession) Kind() string { return "deleteSession" }
+
+// Kind implements Message.
+func (Reload) Kind() string { return "reload" }
 
 // Kind implements Message.
 func (Describe) Kind() string { return "describe" }

@@ -60,7 +60,7 @@ func NewSet(messages ...Message) Set {
 // The sets of the protocols. Hello belongs to both directions of each that
 // clients speak.
 var (
-	BrokerRequests = NewSet(Hello{}, Create{}, InspectSession{}, ListSessions{}, SignalSession{}, TerminateSession{}, DeleteSession{}, Describe{})
+	BrokerRequests = NewSet(Hello{}, Create{}, InspectSession{}, ListSessions{}, SignalSession{}, TerminateSession{}, DeleteSession{}, Reload{}, Describe{})
 	BrokerReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Created{}, SessionReply{}, SessionList{}, Deployment{})
 	BridgeRequests = NewSet(Hello{}, Attach{}, Ack{}, Input{}, CloseInput{}, Signal{}, Terminate{}, Release{}, Inspect{}, Ping{})
 	BridgeReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Attached{}, Acked{}, Accepted{}, Status{}, Pong{}, Fenced{}, Records{})

@@ -45,6 +45,13 @@ const (
 	CodeTooManySessions       Code = "too_many_sessions"
 	CodeWorkspaceUnresolvable Code = "workspace_unresolvable"
 	CodeWorkspaceHasMounts    Code = "workspace_has_mounts"
+	CodeWorkspaceOverlaps     Code = "workspace_overlaps"
+	CodeSubfoldersForbidden   Code = "subfolders_forbidden"
+	CodeCredentialUnusable    Code = "credential_unusable"
+	CodeDiskUnavailable       Code = "disk_unavailable"
+	CodeLimitsUnavailable     Code = "limits_unavailable"
+	CodeAuditUnavailable      Code = "audit_unavailable"
+	CodeRestartRequired       Code = "restart_required"
 	CodeRuntimeMissing        Code = "runtime_missing"
 	CodeRuntimeFailed         Code = "runtime_failed"
 	CodeRootfsMissing         Code = "rootfs_missing"
@@ -55,6 +62,32 @@ const (
 	CodeRootRequired          Code = "root_required"
 	CodeInvalidConfig         Code = "invalid_config"
 	CodeAdminOnly             Code = "admin_only"
+)
+
+// Codes of a path or folder of a request, one for each way to be refused
+// (R14).
+const (
+	// CodePathParent: an element is "..".
+	CodePathParent Code = "path_parent"
+	// CodePathAbsolute: a folder begins with "/".
+	CodePathAbsolute Code = "path_absolute"
+	// CodePathRelative: a path does not.
+	CodePathRelative Code = "path_relative"
+	CodePathNUL      Code = "path_nul"
+	// CodePathNotClean: ".", "//" or a "/" at the end.
+	CodePathNotClean Code = "path_not_clean"
+	CodePathTooLong  Code = "path_too_long"
+	// CodePathUnregistered: no workspace has it.
+	CodePathUnregistered Code = "path_unregistered"
+	// CodePathSymlink: a component is a symbolic link.
+	CodePathSymlink   Code = "path_symlink"
+	CodePathMissing   Code = "path_missing"
+	CodePathNotFolder Code = "path_not_folder"
+	// CodePathCrossesMount: something is mounted on a component below the
+	// workspace.
+	CodePathCrossesMount Code = "path_crosses_mount"
+	// CodePathUnstable: it is renamed or mounted over all the time.
+	CodePathUnstable Code = "path_unstable"
 )
 
 // Codes of the bridge.

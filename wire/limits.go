@@ -51,11 +51,15 @@ const (
 	// MaxSocketPath is the longest path of a Unix socket, in bytes
 	// (unix(7): sun_path without its NUL).
 	MaxSocketPath = 107
+	// MaxPath is the longest path or folder in a request, in bytes.
+	MaxPath = 1024
+	// MaxPathElement is the longest element of one, in bytes (NAME_MAX).
+	MaxPathElement = 255
 	// MaxGraceMillis is the longest grace of a termination, in milliseconds.
 	MaxGraceMillis = 60_000
 	// MaxSessionPage is the largest number of sessions in one SessionList; a
 	// page of this many always fits into a frame.
-	MaxSessionPage = 64
+	MaxSessionPage = 32
 	// MaxPeerUIDs is the largest number of users of one deployment.
 	MaxPeerUIDs = 64
 	// MaxUID is the largest user or group id; 2^32-1 means nobody.

@@ -87,7 +87,7 @@ func (g generator) fill(v reflect.Value, key string) {
 		v.SetString(string(sampled(g, []Framing{FramingLines, FramingPi})))
 		return
 	case AttachmentKind:
-		v.SetString(string(AttachmentExtension))
+		v.SetString(string(AttachmentExtension)) // a session has one of the other kind at most
 		return
 	case Stream:
 		v.SetUint(uint64(sampled(g, []Stream{StreamStdout, StreamStderr})))
@@ -191,6 +191,11 @@ func (g generator) mend(v reflect.Value) {
 			}
 		}
 	case *Create:
+		if g.oneIn(2) {
+			m.Workspace = ""
+		} else {
+			m.Path = ""
+		}
 		for i := range m.Attachments {
 			m.Attachments[i].Name = string('a'+rune(i)) + m.Attachments[i].Name[1:]
 		}
@@ -209,6 +214,12 @@ func (g generator) string(key string) string {
 		return sampled(g, []string{"", "off", "high"})
 	case "socket":
 		return sampled(g, []string{"", "s/x.sock", "a"})
+	case "path":
+		return sampled(g, []string{"/workspace", "/a/b c/é"})
+	case "folder":
+		return sampled(g, []string{"", "a", "a/...", "é/-x"})
+	case "clientPath":
+		return sampled(g, []string{"", "/workspace/site"})
 	case "root":
 		return sampled(g, []string{"", "/", "/srv/x y"})
 	case "workspace", "profile", "name", "container", "agentSession", "defaultProfile", "profiles":

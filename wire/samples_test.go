@@ -31,7 +31,7 @@ var (
 		Session: sampleSession, Deployment: "home", Workspace: "site", Profile: "pi", State: StateCreating,
 	}
 	sampleFullInfo = SessionInfo{
-		Session: sampleSession, Deployment: "home", Workspace: "site", Profile: "pi", State: StateExited, Epoch: sampleEpoch,
+		Session: sampleSession, Deployment: "home", Workspace: "site", Folder: "packages/a b", Profile: "pi", State: StateExited, Epoch: sampleEpoch,
 		Socket: "s/" + string(sampleSession) + ".sock", CreatedAt: 1_790_000_000_000, Container: string(sampleSession),
 		SandboxPID: 4321, SandboxStart: 987654, BridgePID: 4322, BridgeStart: 987655, Exit: &sampleKilled,
 	}
@@ -65,18 +65,21 @@ func samples() []sample {
 	}
 
 	add("broker-request", Create{ID: 1, Workspace: "site"}, Create{
-		ID: 2, Workspace: "site", Profile: "pi", AgentSession: "0198c0de-0000-7000-8000-00000000beef",
+		ID: 2, Workspace: "site", Folder: "packages/a b", Profile: "pi", AgentSession: "0198c0de-0000-7000-8000-00000000beef",
 		Model: "anthropic/claude-sonnet-4.5:beta", Thinking: "high",
 		Attachments: []Attachment{
 			{Kind: AttachmentExtension, Name: "a.ts", Data: []byte("export default () => {}\n")},
 			{Kind: AttachmentExtension, Name: "empty", Data: []byte{}},
+			{Kind: AttachmentMCPConfig, Name: "mcp.json", Data: []byte("{}")},
 		},
 	})
+	all = append(all, sample{"broker-request", "create-path", Create{ID: 3, Path: "/workspace/" + strings.Repeat("é", MaxPathElement/2)}})
 	add("broker-request", InspectSession{ID: 3, Session: sampleSession}, nil)
 	add("broker-request", ListSessions{ID: 4}, ListSessions{ID: 5, After: sampleSession})
 	add("broker-request", SignalSession{ID: 6, Session: sampleSession, Signal: "INT"}, nil)
 	add("broker-request", TerminateSession{ID: 7, Session: sampleSession}, TerminateSession{ID: 7, Session: sampleSession, GraceMillis: MaxGraceMillis})
 	add("broker-request", DeleteSession{ID: 8, Session: sampleSession}, nil)
+	add("broker-request", Reload{ID: 9}, nil)
 	add("broker-request", Describe{ID: 9}, Describe{ID: 10, Deployment: "home"})
 
 	add("broker-reply", Created{ID: 1, Session: sampleInfo}, Created{ID: 2, Session: sampleFullInfo})
@@ -86,7 +89,7 @@ func samples() []sample {
 		ID: 8, Deployment: "home",
 		Workspaces: []WorkspaceInfo{
 			{Name: "site", UID: 1000, GID: 1000},
-			{Name: "docs", ReadOnly: true, Root: "/srv/docs", UID: MaxUID, GID: 0},
+			{Name: "docs", ReadOnly: true, Subfolders: true, ClientPath: "/workspace/docs", Root: "/srv/docs", UID: MaxUID, GID: 0},
 		},
 		Profiles: []string{"pi", "raw"}, DefaultProfile: "pi", PeerUIDs: []uint64{0, 1000, MaxUID},
 	})

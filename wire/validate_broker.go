@@ -9,7 +9,10 @@ import (
 func (m Create) Validate() error {
 	return first(
 		checkID(m.ID),
-		checkName("workspace", m.Workspace),
+		check((m.Workspace == "") != (m.Path == ""), CodeInvalidArgument, "exactly one of workspace and path is given"),
+		checkOptionalName("workspace", m.Workspace),
+		checkPath(m.Path),
+		checkFolder(m.Folder),
 		checkOptionalName("profile", m.Profile),
 		checkOptionalName("agentSession", m.AgentSession),
 		checkModel(m.Model),
@@ -31,11 +34,11 @@ func checkModel(s string) error {
 
 func checkAttachments(attachments []Attachment) error {
 	names := make([]string, 0, len(attachments))
-	total := 0
+	total, configs := 0, 0
 	for i := range attachments {
 		a := &attachments[i]
 		err := first(
-			check(a.Kind == AttachmentExtension, CodeInvalidAttachment, "there is no kind %.40q of attachment", a.Kind),
+			check(a.Kind == AttachmentExtension || a.Kind == AttachmentMCPConfig, CodeInvalidAttachment, "there is no kind %.40q of attachment", a.Kind),
 			check(ValidName(a.Name), CodeInvalidAttachment, "%.70q can't name an attachment", a.Name),
 		)
 		if err != nil {
@@ -43,10 +46,14 @@ func checkAttachments(attachments []Attachment) error {
 		}
 		names = append(names, a.Name)
 		total += len(a.Data)
+		if a.Kind == AttachmentMCPConfig {
+			configs++
+		}
 	}
 	return first(
 		checkCount(CodeInvalidAttachment, "attachments", len(attachments), 0, MaxAttachments),
 		checkUnique(CodeInvalidAttachment, "attachments", names),
+		check(configs <= 1, CodeInvalidAttachment, "there are %d MCP configurations; a session has at most one", configs),
 		check(total <= MaxAttachmentBytes, CodeInvalidAttachment, "the attachments have %d bytes together, the limit is %d", total, MaxAttachmentBytes),
 	)
 }
@@ -91,6 +98,9 @@ func (m TerminateSession) Validate() error {
 func (m DeleteSession) Validate() error { return first(checkID(m.ID), checkSession(m.Session)) }
 
 // Validate implements Message.
+func (m Reload) Validate() error { return checkID(m.ID) }
+
+// Validate implements Message.
 func (m Describe) Validate() error {
 	if m.Deployment == "" {
 		return checkID(m.ID)
@@ -118,6 +128,7 @@ func (w WorkspaceInfo) Validate() error {
 		checkName("workspace", w.Name),
 		checkText(CodeInvalidMessage, "root", w.Root, 0, MaxText),
 		check(w.Root == "" || w.Root[0] == '/', CodeInvalidMessage, "the root of a workspace is an absolute path"),
+		checkPath(w.ClientPath),
 		check(w.UID <= MaxUID && w.GID <= MaxUID, CodeInvalidMessage, "uid and gid are below 2^32-1"),
 	)
 }
@@ -131,6 +142,7 @@ func (s SessionInfo) Validate() error {
 		checkSession(s.Session),
 		checkDeployment(s.Deployment),
 		checkName("workspace", s.Workspace),
+		checkFolder(s.Folder),
 		checkName("profile", s.Profile),
 		check(slices.Contains(states, s.State), CodeInvalidMessage, "there is no state %.40q", s.State),
 		check(s.Epoch == "" || s.Epoch.Valid(), CodeInvalidMessage, "an epoch is 16 lower-case hex digits, %.40q is not", s.Epoch),
