@@ -108,6 +108,8 @@ const (
 	ReasonExited      Reason = "exited"
 	ReasonTerminated  Reason = "terminated"
 	ReasonOutOfMemory Reason = "out_of_memory"
+	// ReasonHostRestarted: the host went down while the agent ran.
+	ReasonHostRestarted Reason = "host_restarted"
 	// ReasonUnknown: the sandbox is gone and its status was not observed.
 	ReasonUnknown Reason = "unknown"
 )

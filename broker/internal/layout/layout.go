@@ -49,6 +49,7 @@ func (l Layout) Lock() string        { return l.Run + "/broker.lock" }
 func (l Layout) Runsc() string       { return l.Run + "/runsc" }
 func (l Layout) RunscLogs() string   { return l.Run + "/log" }
 func (l Layout) Mounts() string      { return l.Run + "/mounts" }
+func (l Layout) Custody() string     { return l.Run + "/custody" }
 func (l Layout) Records() string     { return l.Var + "/sessions" }
 func (l Layout) Bundles() string     { return l.Var + "/bundles" }
 func (l Layout) Spools() string      { return l.Var + "/spool" }
@@ -84,7 +85,7 @@ func (l Layout) BrokerSocket(id string, container bool) string {
 }
 
 // Session holds the paths of one session.
-type Session struct{ Pin, Bundle, Attachments, Spool, State, Socket string }
+type Session struct{ Pin, Bundle, Attachments, Spool, State, Socket, Custody string }
 
 // SocketName is the session's socket, relative to its deployment's folder.
 func SocketName(id wire.SessionID) string { return "s/" + string(id) + ".sock" }
@@ -97,6 +98,7 @@ func (l Layout) Session(deployment string, container bool, id wire.SessionID) Se
 		Attachments: l.Bundles() + "/" + string(id) + "/attachments",
 		Spool:       l.Spools() + "/" + string(id),
 		State:       l.States() + "/" + string(id),
+		Custody:     l.Custody() + "/" + string(id),
 		Socket:      l.Deployment(deployment, container) + "/" + SocketName(id),
 	}
 }
@@ -112,7 +114,7 @@ type Folder struct {
 func (l Layout) Folders(deployments map[string]bool) []Folder {
 	all := []Folder{
 		{l.Run, 0o755}, {l.Run + "/d", 0o755}, {l.Run + "/c", 0o700},
-		{l.Runsc(), 0o700}, {l.RunscLogs(), 0o700}, {l.Mounts(), 0o700},
+		{l.Runsc(), 0o700}, {l.RunscLogs(), 0o700}, {l.Mounts(), 0o700}, {l.Custody(), 0o700},
 		{l.Var, 0o700}, {l.Records(), 0o700}, {l.Bundles(), 0o700}, {l.Spools(), 0o700}, {l.States(), 0o700},
 	}
 	for id, container := range deployments {
@@ -145,7 +147,7 @@ type Trace struct {
 func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
 	found := make(map[wire.SessionID]Trace)
 	for _, pattern := range []string{
-		l.Mounts() + "/*", l.Bundles() + "/*", l.Spools() + "/*", l.States() + "/*",
+		l.Mounts() + "/*", l.Custody() + "/*", l.Bundles() + "/*", l.Spools() + "/*", l.States() + "/*",
 		l.Run + "/d/*/s/*.sock", l.Run + "/c/*/s/*.sock",
 	} {
 		paths, err := filepath.Glob(pattern)

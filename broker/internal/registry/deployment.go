@@ -79,7 +79,15 @@ type Profile struct {
 	Spool     Size      `toml:"spool" json:"spool"`
 	MaxRecord Size      `toml:"max_record" json:"maxRecord"`
 	MaxInput  Size      `toml:"max_input" json:"maxInput"`
+	// Unattached says what becomes of a process whose pipes are lost.
+	Unattached string `toml:"unattached" json:"unattached"`
 }
+
+// What becomes of a process whose pipes are lost.
+const (
+	UnattachedLeave     = "leave"
+	UnattachedTerminate = "terminate"
+)
 
 // Defaults and bounds.
 const (
@@ -249,6 +257,9 @@ func (p *Profile) complete(key string) error {
 		orDefault(&p.MaxInput, 4*MiB) // Pi's reader is quadratic in the line
 	}
 	orDefault(&p.MaxInput, 80*MiB)
+	if p.Unattached == "" {
+		p.Unattached = UnattachedLeave
+	}
 	if p.PIDs == 0 {
 		p.PIDs = 512
 	}
@@ -268,6 +279,8 @@ func (p *Profile) complete(key string) error {
 		return bad(key+".spool", "%d bytes are too few, it must hold max_record, %d, and %d more", p.Spool, p.MaxRecord, spoolReserve)
 	case p.State != Unlimited && (p.State < StateSize(minState) || p.State > wire.MaxInteger):
 		return bad(key+".state", "%d bytes are not between %d and 2^53-1, nor \"unlimited\"", p.State, minState)
+	case p.Unattached != UnattachedLeave && p.Unattached != UnattachedTerminate:
+		return bad(key+".unattached", "%.40q is neither %q nor %q", p.Unattached, UnattachedLeave, UnattachedTerminate)
 	case max(p.Spool, p.MaxInput, p.Memory, p.Tmp) > wire.MaxInteger:
 		return bad(key, "a size is above 2^53-1 bytes")
 	}

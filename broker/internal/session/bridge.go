@@ -25,7 +25,7 @@ const (
 // bridge is one run of a session's bridge.
 type bridge struct {
 	proc *process.Process
-	// conn is nil for a bridge of an earlier broker.
+	// conn is nil for a bridge of an earlier broker, until it is resumed.
 	conn *net.UnixConn
 	// ready gets nil or the bridge's failure, once.
 	ready chan error
@@ -105,13 +105,14 @@ func (s *session) launch() (*bridge, error) {
 
 func (s *session) configure(conn *net.UnixConn) error {
 	names, fds := s.shared()
-	peers := make([]uint64, len(s.peers))
-	for i, uid := range s.peers {
+	c := s.rec.Custody
+	peers := make([]uint64, len(c.PeerUIDs))
+	for i, uid := range c.PeerUIDs {
 		peers[i] = uint64(uid)
 	}
 	payload, err := wire.Encode(wire.Configure{
-		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: s.profile.Framing, Descriptors: names, PeerUIDs: peers,
-		MaxRecord: uint64(s.profile.MaxRecord), MaxInput: uint64(s.profile.MaxInput), SpoolLimit: uint64(s.profile.Spool),
+		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: c.Framing, Descriptors: names, PeerUIDs: peers,
+		MaxRecord: c.MaxRecord, MaxInput: c.MaxInput, SpoolLimit: c.SpoolLimit,
 	})
 	if err != nil {
 		return err
@@ -134,6 +135,9 @@ func (s *session) attend() {
 		s.mu.Lock()
 		b := s.bridge
 		s.mu.Unlock()
+		if b.conn == nil {
+			s.regain(b)
+		}
 		select {
 		case <-b.proc.Done():
 		case <-s.ctx.Done():
@@ -167,7 +171,7 @@ func (s *session) replace(old *bridge) bool {
 	old.proc.Close()
 	names, _ := s.shared()
 	if len(names) == 0 {
-		s.abandon("its descriptors were lost with the broker that made them")
+		s.abandon("it died before it could give a restarted broker the descriptors")
 		return false
 	}
 	if !s.mayRestart() {
@@ -219,10 +223,19 @@ func (s *session) mayRestart() bool {
 }
 
 // abandon says that nobody holds the pipes from now on. The process goes on
-// until it is terminated or deleted.
+// until it is terminated or deleted, unless its profile says that it ends now.
 func (s *session) abandon(why string) {
 	s.log.Error("session_unattached", "reason", why)
 	s.moveTo(wire.StateUnattached)
+	if s.rec.Custody.Terminate && lives(s.state()) {
+		s.m.work.Add(1)
+		go func() {
+			defer s.m.work.Done()
+			if err := s.terminate(s.ctx, unattachedGrace); err != nil && s.ctx.Err() == nil {
+				s.log.Error("unattached_not_ended", "error", err.Error())
+			}
+		}()
+	}
 }
 
 // moveTo changes the state of a session that lives.

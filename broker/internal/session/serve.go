@@ -183,8 +183,11 @@ func (s *session) report(exit wire.Exit) (wire.Reason, error) {
 // exit combines what is known of the end. The caller holds the lock.
 func (s *session) exit() wire.Exit {
 	e := wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown}
-	if s.reported != nil {
+	switch {
+	case s.reported != nil:
 		e = *s.reported
+	case s.rec.Exit != nil:
+		e = *s.rec.Exit
 	}
 	switch {
 	case s.oom:
@@ -192,6 +195,8 @@ func (s *session) exit() wire.Exit {
 		if e.Code == unobserved {
 			e.Code, e.Signal = 128+int64(unix.SIGKILL), "KILL"
 		}
+	case s.known != "":
+		e.Reason = s.known
 	case s.rec.Terminated || s.signals[e.Signal]:
 		e.Reason = wire.ReasonTerminated
 	case s.reported != nil && e.Reason != wire.ReasonUnknown:
