@@ -22,13 +22,10 @@ func (s *session) reopen(ctx context.Context) error {
 	if err := s.reopenSpool(); err != nil {
 		return err
 	}
-	for _, name := range []wire.DescriptorName{wire.FDStdout, wire.FDStderr, wire.FDExit} {
-		var ends [2]int
-		if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-			return fmt.Errorf("make a pipe: %w", err)
+	for _, name := range endless {
+		if err := s.holdEnded(name); err != nil {
+			return err
 		}
-		unix.Close(ends[1])
-		s.hold(name, ends[0])
 	}
 	if err := s.undoSocket(ctx); err != nil {
 		return err
@@ -49,6 +46,20 @@ func (s *session) reopen(ctx context.Context) error {
 		return err
 	}
 	return s.startBridge(ctx)
+}
+
+// endless are the pipes that a bridge is never without.
+var endless = []wire.DescriptorName{wire.FDStdout, wire.FDStderr, wire.FDExit}
+
+// holdEnded holds a pipe that is at its end.
+func (s *session) holdEnded(name wire.DescriptorName) error {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	unix.Close(ends[1])
+	s.hold(name, ends[0])
+	return nil
 }
 
 // reopenSpool opens the files again. What a description knew is found anew:

@@ -117,6 +117,11 @@ func (s *session) resume(b *bridge) error {
 	for i, name := range names {
 		s.hold(name, fds[i])
 	}
+	if err := s.complete(names); err != nil {
+		conn.Close()
+		s.dropSpares()
+		return err
+	}
 	s.mu.Lock()
 	b.conn, b.ready, b.done = conn, make(chan error, 1), make(chan struct{})
 	if s.reported == nil {
@@ -129,6 +134,28 @@ func (s *session) resume(b *bridge) error {
 		s.serve(b)
 	}()
 	return nil
+}
+
+// complete puts pipes that are at their end in the place of those that the
+// bridge has read to theirs and closed, so that the next bridge can be started.
+func (s *session) complete(names []wire.DescriptorName) error {
+	missing := false
+	for _, name := range endless {
+		if !slices.Contains(names, name) {
+			missing = true
+			if err := s.holdEnded(name); err != nil {
+				return err
+			}
+		}
+	}
+	if !missing {
+		return nil
+	}
+	identities, err := s.identities()
+	if err != nil {
+		return err
+	}
+	return s.update(func(r *record.Record) { r.Custody.Descriptors = identities })
 }
 
 // dialBridge connects to a bridge's custody socket. It never waits: a backlog
@@ -186,8 +213,6 @@ func (s *session) askBack(conn *net.UnixConn) (names []wire.DescriptorName, fds 
 	return resumed.Descriptors, fds, resumed.Exit, nil
 }
 
-// mayBeGone are the pipes, which a bridge closes when they have ended.
-var mayBeGone = []wire.DescriptorName{wire.FDStdin, wire.FDStdout, wire.FDStderr, wire.FDExit}
 
 func (s *session) checkReturned(names []wire.DescriptorName, fds []int) error {
 	if len(names) != len(fds) {
@@ -204,7 +229,8 @@ func (s *session) checkReturned(names []wire.DescriptorName, fds []int) error {
 		}
 	}
 	for name := range want {
-		if !slices.Contains(names, name) && !slices.Contains(mayBeGone, name) {
+		// A bridge closes a pipe that has ended.
+		if !slices.Contains(names, name) && want[name].Type != unix.S_IFIFO {
 			return fmt.Errorf("resume: %s did not come", name)
 		}
 	}
