@@ -1,8 +1,11 @@
 package audit
 
 import (
+	"slices"
 	"strconv"
 	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
 // Decision is what became of a request.
@@ -56,6 +59,24 @@ const (
 	// TimeFormat is that of an entry's time: RFC 3339, UTC, nine decimals.
 	TimeFormat = "2006-01-02T15:04:05.000000000Z"
 )
+
+// failures are the codes of what was allowed and went wrong.
+var failures = []wire.Code{wire.CodeInternal, wire.CodeRuntimeFailed, wire.CodeBridgeFailed, wire.CodeTimeout, wire.CodeBrokerUnreachable}
+
+// Decided returns the entry with the decision and the code that the error
+// stands for.
+func (e Entry) Decided(err error) Entry {
+	code := wire.CodeOf(err)
+	switch {
+	case err == nil:
+		e.Decision, e.Code = Allow, "ok"
+	case slices.Contains(failures, code):
+		e.Decision, e.Code = Failed, string(code)
+	default:
+		e.Decision, e.Code = Deny, string(code)
+	}
+	return e
+}
 
 // Append appends the entry as a line: one JSON object (RFC 8259) with its keys
 // in a fixed order, without spaces, and a newline. Workspace, profile and

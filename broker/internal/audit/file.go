@@ -7,30 +7,18 @@ import (
 	"os"
 	"path/filepath"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/trusted"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
-// Options says where the file is and how long it may become.
-type Options struct {
-	// File is an absolute path. Its folder belongs to root and can be changed
-	// by nobody else; the last part of it is made if it is missing.
-	File string
-	// MaxSize is the length in bytes at which the file is renamed to FILE.1,
-	// and a new one begun.
-	MaxSize int64
-	// Files is how many renamed ones are kept: FILE.1, the youngest, to FILE.n.
-	// With 0 the file grows without limit.
-	Files int
-}
-
 // file is the open file. Every line is one write(2) with O_APPEND. Lines that
 // were written survive the broker's death; the kernel's own death only those
 // that it had brought to the disk, which is waited for when the file is
-// renamed and when it is closed.
+// renamed and when it is closed. FILE.1 is the youngest of those renamed.
 type file struct {
-	Options
+	registry.Audit
 	dir  *os.File
 	fd   int // -1 while none is open
 	size int64
@@ -39,8 +27,8 @@ type file struct {
 	torn bool
 }
 
-func openFile(o Options) (*file, error) {
-	path := filepath.Dir(o.File)
+func openFile(c registry.Audit) (*file, error) {
+	path := filepath.Dir(c.File)
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, refuse(path, "the folder can't be made", err)
 	}
@@ -48,8 +36,9 @@ func openFile(o Options) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &file{Options: o, dir: dir, fd: -1}
-	if err := f.ensure(); err != nil {
+	f := &file{Audit: c, dir: dir, fd: -1}
+	// A full disk must not keep a broker from starting, which then makes room.
+	if err := f.ensure(); err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		dir.Close()
 		return nil, err
 	}
@@ -62,7 +51,7 @@ func (f *file) close() error {
 
 // write appends a line, to a new file when this one would become too long.
 func (f *file) write(line []byte) error {
-	if f.Files > 0 && f.fd >= 0 && f.size > 0 && f.size+int64(len(line))+1 > f.MaxSize {
+	if f.fd >= 0 && f.size > 0 && f.size+int64(len(line))+1 > int64(f.MaxSize) {
 		if err := f.rotate(); err != nil {
 			return err
 		}
@@ -141,7 +130,7 @@ func (f *file) rotate() error {
 		return err
 	}
 	name := filepath.Base(f.File)
-	for n := f.Files; n > 0; n-- {
+	for n := f.Files - 1; n > 0; n-- {
 		from := fmt.Sprintf("%s.%d", name, n-1)
 		if n == 1 {
 			from = name

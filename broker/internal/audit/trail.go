@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/hashicorp/go-hclog"
 )
@@ -18,8 +19,9 @@ const (
 	interval   = 50 * time.Millisecond
 	countEvery = time.Second
 	// maxUsers is how many users are counted each by itself; further ones are
-	// counted together, as nobody.
-	maxUsers = 64
+	// counted together, as nobody. One that is silent for remember is forgotten.
+	maxUsers = 16
+	remember = burst * interval
 	nobody   = 1<<32 - 1
 )
 
@@ -56,16 +58,20 @@ type budget struct {
 // ToLog makes a trail of "audit" lines in the log.
 func ToLog(log hclog.Logger) *Trail { return &Trail{log: log, budgets: make(map[uint32]*budget)} }
 
-// ToFile makes a trail in a file of its own. What can't be written there goes
+// Open makes the trail that is configured: in the log, or in a file of its own,
+// in a folder of root's, whose last part is made if it is missing. What can't be written there goes
 // to the log, as "audit_unwritten". Error: CodeInvalidConfig when the place is
 // not one that root alone can change, or the file can't be opened. The caller
 // closes the trail.
-func ToFile(o Options, log hclog.Logger) (*Trail, error) {
-	f, err := openFile(o)
+func Open(c registry.Audit, log hclog.Logger) (*Trail, error) {
+	t := ToLog(log)
+	if c.File == "" {
+		return t, nil
+	}
+	f, err := openFile(c)
 	if err != nil {
 		return nil, err
 	}
-	t := ToLog(log)
 	t.file = f
 	return t, nil
 }
@@ -153,10 +159,10 @@ func (t *Trail) tooMany(uid uint32, now time.Time) bool {
 	return true
 }
 
-// forget removes the budgets that are full.
+// forget removes the budgets that have been full for long.
 func (t *Trail) forget(now time.Time) {
 	for uid, b := range t.budgets {
-		if b.dropped == 0 && b.full.Before(now) {
+		if b.dropped == 0 && now.Sub(b.full) > remember {
 			delete(t.budgets, uid)
 		}
 	}

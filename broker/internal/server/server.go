@@ -144,21 +144,11 @@ func (e *endpoint) connection(nc *net.UnixConn) {
 	c.serve()
 }
 
-// failures are the codes of what was allowed and went wrong.
-var failures = []wire.Code{wire.CodeInternal, wire.CodeRuntimeFailed, wire.CodeBridgeFailed, wire.CodeTimeout, wire.CodeBrokerUnreachable}
-
 // audit writes the one line about a decision. It never holds what a client
 // sent, except for an id or name of the right form.
 func (c *conn) audit(e audit.Entry, err error) {
 	e.UID, e.GID, e.PID, e.Deployment = c.peer.UID(), c.peer.GID(), c.peer.PID(), c.endpoint.name()
-	e.Decision, e.Code = audit.Allow, "ok"
-	if err != nil {
-		e.Decision, e.Code = audit.Deny, string(wire.CodeOf(err))
-		if slices.Contains(failures, wire.CodeOf(err)) {
-			e.Decision = audit.Failed
-		}
-	}
-	c.endpoint.server.manager.Audit.Record(e)
+	c.endpoint.server.manager.Audit.Record(e.Decided(err))
 	var cause *wire.Error
 	if errors.As(err, &cause) && cause.Err != nil {
 		c.endpoint.server.log.Warn("request_failed", "operation", e.Operation, "session", e.Session, "error", err.Error())

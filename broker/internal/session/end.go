@@ -76,6 +76,7 @@ func (s *session) finish() {
 	s.mu.Lock()
 	e := *s.rec.Exit
 	s.mu.Unlock()
+	s.happened("ended", string(e.Reason))
 	s.log.Info("session_ended", "code", e.Code, "signal", e.Signal, "reason", string(e.Reason))
 }
 
