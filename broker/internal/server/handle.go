@@ -24,11 +24,15 @@ func (c *conn) handle(m wire.Message, id uint64) {
 	answer, about, err := c.do(m)
 	e.Session, e.Duration = string(about), time.Since(began)
 	e.Changed = e.Changed && err == nil
+	created, made := answer.(wire.Created)
+	if made = made && err == nil; made {
+		e.Workspace, e.Profile = created.Session.Workspace, created.Session.Profile
+	}
 	c.audit(e, err)
 	if err != nil {
 		answer = session.AsError(err).ToMessage(id)
 	}
-	if created, ok := answer.(wire.Created); !c.send(answer) && ok {
+	if !c.send(answer) && made {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), orderTimeout)
 		defer cancel()
 		e.Operation = "undo"
