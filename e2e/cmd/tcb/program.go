@@ -94,16 +94,33 @@ func (r *report) countPackages(functions map[string]bool) error {
 	return nil
 }
 
-var (
-	typeArguments = regexp.MustCompile(`\[[^\]]*\]+`)
-	// inner is what the compiler adds to a function's name for what it makes
-	// of the function's inside.
-	inner = regexp.MustCompile(`^(.*?)(\.(func|gowrap|deferwrap)\d.*|-fm|-range\d.*)$`)
-)
+// inner is what the compiler adds to a function's name for what it makes of
+// the function's inside.
+var inner = regexp.MustCompile(`^(.*?)(\.(func|gowrap|deferwrap)\d.*|-fm|-range\d.*)$`)
+
+// plain is a function's name without the arguments of its types.
+func plain(name string) string {
+	depth := 0
+	return strings.Map(func(r rune) rune {
+		switch r {
+		case '[':
+			depth++
+			return -1
+		case ']':
+			depth--
+			return -1
+		}
+		if depth > 0 {
+			return -1
+		}
+		return r
+	}, name)
+}
 
 // functionsOf returns the names of the functions in a program, also of those
 // that are only inlined into others, which have no symbol: its debugging
-// information (DWARF) has both.
+// information (DWARF) has both. It has none of a function that was inlined and
+// of which no instruction is left.
 func functionsOf(built string) (map[string]bool, error) {
 	f, err := elf.Open(built)
 	if err != nil {
@@ -131,7 +148,7 @@ func functionsOf(built string) (map[string]bool, error) {
 		}
 		in.SkipChildren()
 		if name, ok := e.Val(dwarf.AttrName).(string); ok {
-			name = typeArguments.ReplaceAllString(name, "")
+			name = plain(name)
 			names[name] = true
 			if m := inner.FindStringSubmatch(name); m != nil {
 				names[m[1]] = true

@@ -68,6 +68,19 @@ func TestBroker(t *testing.T) {
 	}
 }
 
+// Types as arguments are no part of a name.
+func TestPlain(t *testing.T) {
+	for name, want := range map[string]string{
+		"a/b.f[go.shape.func([]uint8) map[string][]int]":  "a/b.f",
+		"a/b.(*T[go.shape.[]uint8,go.shape.int]).m.func1": "a/b.(*T).m.func1",
+		"main.f": "main.f",
+	} {
+		if got := plain(name); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // Lines are counted by their tokens, and functions named as the linker does.
 func TestSource(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.go")

@@ -39,13 +39,13 @@ func unused() { // not kept: 4 lines
 }
 
 func main() {
-	var l list[int]
-	l.add(inlined(len(os.Args)))
+	var l list[map[string][]int]
+	l.add(map[string][]int{"a": {inlined(len(os.Args))}})
 	defer func() {
 		// Inside of main.
 		os.Stdout.WriteString(text)
 	}()
-	if keptCapabilities[0] > l.all[0] {
+	if keptCapabilities[0] > len(l.all[0]) {
 		return
 	}
 }
