@@ -8,7 +8,6 @@ import (
 	"go/token"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -119,13 +118,13 @@ func functionName(d *ast.FuncDecl) string {
 
 var capability = regexp.MustCompile(`^CAP_[A-Z_]+$`)
 
-// keptCapabilities returns the elements of a list of CAP_… constants in a
-// variable of the package whose name says that they are kept.
+// keptCapabilities returns the CAP_… constants in a package's variable "needed":
+// it is from that list that a program drops all others.
 func keptCapabilities(d *ast.GenDecl) []string {
 	var found []string
 	for _, spec := range d.Specs {
 		v, ok := spec.(*ast.ValueSpec)
-		if !ok || !slices.ContainsFunc(v.Names, func(n *ast.Ident) bool { return strings.Contains(strings.ToLower(n.Name), "kept") }) {
+		if !ok || d.Tok != token.VAR || v.Names[0].Name != "needed" {
 			continue
 		}
 		for _, value := range v.Values {

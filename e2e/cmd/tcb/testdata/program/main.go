@@ -13,7 +13,7 @@ two
 
 four`
 
-var keptCapabilities = []int{CAP_CHOWN, CAP_SETUID}
+var needed = []int{CAP_CHOWN, CAP_SETUID}
 
 const (
 	CAP_CHOWN  = 0
@@ -45,7 +45,7 @@ func main() {
 		// Inside of main.
 		os.Stdout.WriteString(text)
 	}()
-	if keptCapabilities[0] > len(l.all[0]) {
+	if needed[0] > len(l.all[0]) {
 		return
 	}
 }
