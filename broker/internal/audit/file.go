@@ -62,7 +62,7 @@ func (f *file) write(line []byte) error {
 	if f.torn {
 		line = append([]byte{'\n'}, line...)
 	}
-	n, err := retry(func() (int, error) { return unix.Write(f.fd, line) })
+	n, err := unix.Write(f.fd, line)
 	if n > 0 {
 		f.size += int64(n)
 		f.torn = line[n-1] != '\n'
@@ -91,9 +91,7 @@ func (f *file) ensure() error {
 		}
 	}
 	// Read as well: whether it ends with a newline.
-	fd, err := retry(func() (int, error) {
-		return unix.Openat(f.dirFD(), name, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0o600)
-	})
+	fd, err := unix.Openat(f.dirFD(), name, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0o600)
 	if err != nil {
 		return refuse(f.File, "the audit file can't be opened", err)
 	}
@@ -150,21 +148,11 @@ func (f *file) closeCurrent() error {
 	}
 	fd := f.fd
 	f.fd = -1
-	_, err := retry(func() (int, error) { return 0, unix.Fdatasync(fd) })
-	return errors.Join(err, unix.Close(fd))
+	return errors.Join(unix.Fdatasync(fd), unix.Close(fd))
 }
 
 // dirFD lends the folder's descriptor; a folder has no O_NONBLOCK to lose.
 func (f *file) dirFD() int { return int(f.dir.Fd()) }
-
-func retry(call func() (int, error)) (int, error) {
-	for {
-		n, err := call()
-		if err != unix.EINTR {
-			return n, err
-		}
-	}
-}
 
 func refuse(path, why string, cause error) error {
 	return &wire.Error{
