@@ -76,6 +76,7 @@ func (s *session) regain(b *bridge) {
 	for told := false; ; {
 		err := s.resume(b)
 		if err == nil {
+			s.happened("sparesRegained", "")
 			s.log.Info("spares_regained", "pid", b.proc.ID().PID)
 			return
 		}
