@@ -214,7 +214,6 @@ func (s *session) askBack(conn *net.UnixConn) (names []wire.DescriptorName, fds 
 	return resumed.Descriptors, fds, resumed.Exit, nil
 }
 
-
 func (s *session) checkReturned(names []wire.DescriptorName, fds []int) error {
 	if len(names) != len(fds) {
 		return fmt.Errorf("resume: %d descriptors are named and %d came", len(names), len(fds))
