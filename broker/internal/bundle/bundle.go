@@ -67,6 +67,7 @@ func Build(s Session) *specs.Spec {
 		Mounts: mounts(s),
 		Linux: &specs.Linux{
 			CgroupsPath: s.CgroupPath,
+			Seccomp:     seccomp(),
 			Resources:   resources(s),
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
