@@ -8,8 +8,8 @@ import (
 )
 
 // Session is all that differs between the bundles of two sessions. Every value
-// comes from the registry or was made by the broker; of what the client said,
-// only what PiCommand has checked reaches it, as Command.
+// comes from the registry or was made by the broker; what the client said
+// reaches it only as Command, which PiCommand makes.
 type Session struct {
 	ID wire.SessionID
 	// Rootfs is the host path of the root file system.
@@ -109,15 +109,16 @@ func mounts(s Session) []specs.Mount {
 		bind(HomeDir, s.StateDir, "rw"),
 	}
 	if s.AttachmentsDir != "" {
-		m = append(m, bind(AttachmentsDir, s.AttachmentsDir, "ro"))
+		m = append(m, bind(AttachmentsDir, s.AttachmentsDir, "ro", "noexec"))
 	}
 	return m
 }
 
 // bind shows a host folder and nothing that is mounted beneath it, and lets no
 // later mount through.
-func bind(to, from, mode string) specs.Mount {
-	return specs.Mount{Destination: to, Type: "bind", Source: from, Options: []string{"bind", "rprivate", "nosuid", "nodev", mode}}
+func bind(to, from string, options ...string) specs.Mount {
+	options = append([]string{"bind", "rprivate", "nosuid", "nodev"}, options...)
+	return specs.Mount{Destination: to, Type: "bind", Source: from, Options: options}
 }
 
 func rlimits(l Limits) []specs.POSIXRlimit {
