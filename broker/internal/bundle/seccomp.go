@@ -22,6 +22,8 @@ func seccomp() *specs.LinuxSeccomp {
 			{Names: refusedCalls, Action: specs.ActErrno},
 			// Several conditions on one argument: any of them is enough.
 			{Names: []string{"clone"}, Action: specs.ActErrno, Args: namespaceFlags()},
+			{Names: []string{"mknod"}, Action: specs.ActErrno, Args: deviceModes(1)},
+			{Names: []string{"mknodat"}, Action: specs.ActErrno, Args: deviceModes(2)},
 			// Its flags are in memory, where a filter can't look. glibc falls
 			// back to clone when there is no clone3.
 			{Names: []string{"clone3"}, Action: specs.ActTrace},
@@ -56,6 +58,17 @@ func namespaceFlags() []specs.LinuxSeccompArg {
 		unix.CLONE_NEWIPC, unix.CLONE_NEWUTS, unix.CLONE_NEWCGROUP,
 	} {
 		args = append(args, specs.LinuxSeccompArg{Value: flag, ValueTwo: flag, Op: specs.OpMaskedEqual})
+	}
+	return args
+}
+
+// deviceModes match a mode, in the given argument, that makes a device. Linux
+// lets everybody make the character device 0:0, overlayfs's whiteout, and it
+// would lie in the workspace on the host.
+func deviceModes(argument uint) []specs.LinuxSeccompArg {
+	var args []specs.LinuxSeccompArg
+	for _, kind := range []uint64{unix.S_IFCHR, unix.S_IFBLK} {
+		args = append(args, specs.LinuxSeccompArg{Index: argument, Value: unix.S_IFMT, ValueTwo: kind, Op: specs.OpMaskedEqual})
 	}
 	return args
 }
