@@ -117,7 +117,6 @@ var processCalls = map[string]func() error{
 	"pidfd_getfd":       func() error { return raw(unix.SYS_PIDFD_GETFD, 0, 0, 0) },
 	"kcmp":              func() error { return raw(unix.SYS_KCMP, 1, 1, 0, 0, 0) },
 	"kill everything":   func() error { return unix.Kill(-1, 0) },
-	"kill pid 2":        func() error { return unix.Kill(2, 0) },
 	"lower oom score":   func() error { return os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0) },
 	"own program":       func() error { return os.WriteFile("/proc/self/exe", []byte("x"), 0) },
 	"memory descriptor": execMemory,
