@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact/cache"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 )
 
 var update = flag.Bool("update", false, "write the golden file")
@@ -17,6 +18,7 @@ var update = flag.Bool("update", false, "write the golden file")
 // looked at. A new runsc with a new flag, or another default, fails here: read
 // about each difference, close what opens something, and update the list.
 func TestFlagsOfThePinnedRunsc(t *testing.T) {
+	rootonly.Test(t)
 	index, err := cache.Locate(cache.Dir())
 	if err != nil {
 		t.Fatal(err)
