@@ -168,6 +168,11 @@ func checkMovedFolder(ctx context.Context, t *testing.T, h *hostile, workspace, 
 	if err := os.Rename(inside, filepath.Join(outside, "held")); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(outside, "held", "later"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// The folder itself stays open, as it would without a sandbox.
+	compare(t, h.ask(ctx, t, "below", "/workspace/held", "own", "later"), same("ok", "own", "later"))
 	got := h.ask(ctx, t, "below", "/workspace/held", "../secret", "../../secret", "../"+outside+"/secret", "../../../../.."+outside+"/secret")
 	for path, answer := range got {
 		if answer == "ok" {
