@@ -62,7 +62,7 @@ func callsTable() map[string]string {
 		same("EPROTONOSUPPORT", "audit netlink", "filter netlink"),
 		map[string]string{
 			// glibc then takes clone, whose flags can be looked at.
-			"clone3": "ENOSYS", "no_new_privs": "EINVAL", "TIOCSTI": "ENOTTY",
+			"clone3": "ENOSYS", "x32 unshare": "ENOSYS", "no_new_privs": "EINVAL", "TIOCSTI": "ENOTTY",
 			// There is nobody but the probe.
 			"kill everything": "ESRCH",
 			// Harmless: a number that only gVisor knows, a program of its own, the
