@@ -50,7 +50,8 @@ var refusedCalls = []string{
 	"settimeofday", "stime", "clock_settime", "clock_adjtime", "adjtimex",
 }
 
-// namespaceFlags match a clone that makes a namespace.
+// namespaceFlags match a clone that makes a namespace. gVisor lets a process
+// without capabilities make a mount namespace, too.
 func namespaceFlags() []specs.LinuxSeccompArg {
 	var args []specs.LinuxSeccompArg
 	for _, flag := range []uint64{
