@@ -2,11 +2,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // hostListeners listen on each address of the host, by TCP and UDP, and count
@@ -48,6 +51,9 @@ func listenEverywhere(t *testing.T) *hostListeners {
 func (l *hostListeners) tcp(t *testing.T, network, address string) {
 	t.Helper()
 	listener, err := net.Listen(network, address)
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		return // the interface went meanwhile, or its address is not ready
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +73,9 @@ func (l *hostListeners) tcp(t *testing.T, network, address string) {
 	}
 	l.addresses = append(l.addresses, listener.Addr().String())
 	packets, err := net.ListenPacket("udp", listener.Addr().String())
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +126,7 @@ func checkNetwork(ctx context.Context, t *testing.T, h *hostile) {
 	}
 	defer c.Close()
 	c.Read(make([]byte, 1)) // until it was counted and closed
-	if l.reached.Load() != 1 {
+	if l.reached.Load() == 0 {
 		t.Error("the listeners count nothing")
 	}
 }
