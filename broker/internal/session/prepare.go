@@ -65,7 +65,7 @@ func (s *session) doPin(_ context.Context, c *creation) error {
 			what = fmt.Sprintf("the folder %.80q of %s", s.rec.Folder, what)
 		}
 		// The cause names the host's path, which is not the client's to know.
-		return &wire.Error{Code: e.Code, Message: what + " can't be used: " + e.Message, Advice: e.Advice, Err: err}
+		return &wire.Error{Code: e.Code, Message: what + " can't be used: " + e.Message, Advice: e.Advice, Err: e.Err}
 	}
 	return err
 }
