@@ -112,3 +112,17 @@ func FuzzResolve(f *testing.F) {
 		}
 	})
 }
+
+// R14: programs may lie in a workspace that is read-only; nothing else of ours.
+func TestReadOnlyMayHoldPrograms(t *testing.T) {
+	l := newEtc(t)
+	write(t, l.Etc+"/broker.toml", replaced(t, brokerTOML, "[bridge]", "[bridge]\npath = \"/srv/project/bin/bridge\""))
+	write(t, l.Etc+"/deployments/local.toml", replaced(t, deploymentTOML, "gid = 1000", "gid = 1000\nread_only = true"))
+	if _, err := Load(l); err != nil {
+		t.Error(err)
+	}
+	write(t, l.Etc+"/broker.toml", replaced(t, brokerTOML, `"/opt/runsc"`, `"/srv/project/bin/runsc"`))
+	if _, err := Load(l); wire.CodeOf(err) != wire.CodeInvalidConfig {
+		t.Errorf("runsc in a read-only workspace: %v", err)
+	}
+}
