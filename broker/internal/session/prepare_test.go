@@ -46,6 +46,7 @@ func TestFolder(t *testing.T) {
 	} {
 		info, err := m.Create(context.Background(), d, r)
 		must(t, err)
+		defer s.delete(m, info.Session) // also if the test fails
 		if info.Workspace != "project" || info.Folder != "a/b" {
 			t.Errorf("got %+v", info)
 		}
@@ -103,8 +104,9 @@ func TestFolderRefused(t *testing.T) {
 				must(t, c.prepare(root))
 			}
 			c.request.ID, c.request.Workspace = 1, "project"
-			_, err := m.Create(context.Background(), d, c.request)
+			info, err := m.Create(context.Background(), d, c.request)
 			if wire.CodeOf(err) != c.code {
+				s.delete(m, info.Session)
 				t.Fatalf("got %v, want %s", err, c.code)
 			}
 			if e := AsError(err); strings.Contains(e.Message+e.Advice, "/ses-") || e.Advice == "" {
@@ -128,6 +130,7 @@ func TestCredentials(t *testing.T) {
 	d.Credentials = map[string]*registry.Credential{"key": {File: file, As: "auth.json"}}
 	info, err := m.Create(context.Background(), d, wire.Create{ID: 1, Workspace: "project", Profile: "pi"})
 	must(t, err)
+	defer s.delete(m, info.Session) // also if the test fails
 	p := s.l.Session("one", false, info.Session)
 	copied := p.Bundle + "/credentials/auth.json"
 	for path, want := range map[string]struct {
@@ -204,8 +207,9 @@ func TestCredentialUnusable(t *testing.T) {
 			must(t, os.WriteFile(file, []byte(secret), 0o600))
 			must(t, spoil(file))
 			d.Credentials = map[string]*registry.Credential{"key": {File: file, As: "auth.json"}}
-			_, err := m.Create(context.Background(), d, wire.Create{ID: 1, Workspace: "project", Profile: "pi"})
+			info, err := m.Create(context.Background(), d, wire.Create{ID: 1, Workspace: "project", Profile: "pi"})
 			if wire.CodeOf(err) != wire.CodeCredentialUnusable {
+				s.delete(m, info.Session)
 				t.Fatalf("got %v", err)
 			}
 			if e := AsError(err); strings.Contains(e.Message+e.Advice, "/keys") || e.Advice == "" {
