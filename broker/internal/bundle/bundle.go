@@ -27,12 +27,17 @@ type Session struct {
 	// AttachmentsDir is the host folder that becomes /attachments, read-only;
 	// empty means none.
 	AttachmentsDir string
+	// Files appear read-only at places in the home, which exist already.
+	Files []File
 	// CgroupPath is the path of the cgroup in its hierarchies; empty leaves
 	// the sandbox in the cgroup of the broker, without limits.
 	CgroupPath string
 	Limits     Limits
 	Hostname   string
 }
+
+// File is a host file, and its absolute path inside.
+type File struct{ Source, Destination string }
 
 // Limits are what a session may use. Zero means no limit.
 type Limits struct {
@@ -107,6 +112,9 @@ func mounts(s Session) []specs.Mount {
 	}
 	if s.AttachmentsDir != "" {
 		m = append(m, bind(AttachmentsDir, s.AttachmentsDir, "ro", "noexec"))
+	}
+	for _, f := range s.Files {
+		m = append(m, bind(f.Destination, f.Source, "ro"))
 	}
 	return m
 }

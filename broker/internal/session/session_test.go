@@ -230,7 +230,7 @@ func TestCreateFails(t *testing.T) {
 		"workspace":   {wire.Create{Workspace: "nothing"}, nil, wire.CodeUnknownWorkspace},
 		"profile":     {wire.Create{Workspace: "project", Profile: "nothing"}, nil, wire.CodeUnknownProfile},
 		"model":       {wire.Create{Workspace: "project", Model: "a/b"}, nil, wire.CodeInvalidArgument},
-		"root":        {wire.Create{Workspace: "missing"}, nil, wire.CodeWorkspaceUnresolvable},
+		"root":        {wire.Create{Workspace: "missing"}, nil, wire.CodePathMissing},
 		"container":   {wire.Create{Workspace: "project"}, func(s *system) { s.runtime.failCreate = errors.New("no") }, wire.CodeRuntimeFailed},
 		"start":       {wire.Create{Workspace: "project"}, func(s *system) { s.runtime.failStart = errors.New("no") }, wire.CodeRuntimeFailed},
 		"bridge":      {wire.Create{Workspace: "project", Profile: "crashing"}, nil, wire.CodeBridgeFailed},
@@ -338,7 +338,7 @@ func TestListPages(t *testing.T) {
 	d.MaxSessions = 1000
 	s.config.Bridge.UIDCount = 1000
 	for range 150 {
-		ses, err := m.admit(&d, "project", "well")
+		ses, err := m.admit(&d, wire.Create{Workspace: "project", Profile: "well"})
 		if err != nil {
 			t.Fatal(err)
 		}
