@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -54,8 +55,10 @@ type options struct {
 }
 
 func main() {
-	// A session's reaper is this program under another name.
+	// A session's reaper, and what becomes its bridge, are this program under
+	// other names.
 	runsc.RunIfReaper()
+	launch.RunIfStub()
 	if err := process.SealInherited(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(exitRuntime)
