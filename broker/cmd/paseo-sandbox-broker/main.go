@@ -13,6 +13,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/privilege"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -59,6 +60,13 @@ func main() {
 	// other names.
 	runsc.RunIfReaper()
 	launch.RunIfStub()
+	// Others are told later that root is needed.
+	if os.Geteuid() == 0 {
+		if err := privilege.Confine(); err != nil {
+			report(os.Stderr, err, false)
+			os.Exit(status(err))
+		}
+	}
 	if err := process.SealInherited(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(exitRuntime)
