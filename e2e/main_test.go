@@ -47,7 +47,7 @@ func programs(t *testing.T) string {
 		}
 		binErr = build(os.Environ(), "-race", "./broker/cmd/...", "./shared/cmd/...")
 		if binErr == nil {
-			binErr = build(append(os.Environ(), "CGO_ENABLED=0"), "./bridge/cmd/...")
+			binErr = build(append(os.Environ(), "CGO_ENABLED=0"), "./bridge/cmd/...", "./e2e/cmd/paseo-sandbox-bridge-attacker")
 		}
 	})
 	if binErr != nil {

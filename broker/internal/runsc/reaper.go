@@ -155,7 +155,10 @@ func create(pidFile, user string, command []string) error {
 		return err
 	}
 	args := append([]string{reaperName, reaperWaits, os.Args[2], strconv.Itoa(sandbox), user}, command...)
-	return fmt.Errorf("execute our own binary, which everybody must be allowed to: %w", unix.Exec("/proc/self/exe", args, nil))
+	// The runtime opens files of its cgroup at its start, and keeps them,
+	// unless it is told not to look.
+	env := []string{"GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
+	return fmt.Errorf("execute our own binary, which everybody must be allowed to: %w", unix.Exec("/proc/self/exe", args, env))
 }
 
 // wait tells that the create ended well, and then how the sandbox ends.
@@ -191,7 +194,10 @@ func fence() error {
 	if err := launch.Landlock(-1); err != nil {
 		return err
 	}
-	rules := append(seccomp.Runtime(), seccomp.Signals(os.Getpid()), seccomp.Rule{Number: unix.SYS_WAIT4, Action: seccomp.Allow})
+	rules := append(seccomp.Runtime(), seccomp.Signals(os.Getpid()),
+		seccomp.Rule{Number: unix.SYS_WAIT4, Action: seccomp.Allow},
+		// A C library, where the broker is built with one, makes threads so.
+		seccomp.Rule{Number: unix.SYS_MPROTECT, Action: seccomp.Allow, When: []seccomp.Arg{{Index: 2, Mask: unix.PROT_EXEC}}})
 	return seccomp.Filter{Rules: rules, Default: seccomp.Fail(unix.EPERM)}.InstallProcess()
 }
 
