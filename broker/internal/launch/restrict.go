@@ -20,13 +20,6 @@ var limits = map[int]uint64{
 	unix.RLIMIT_NPROC:    512,
 }
 
-// secureBits, locked, leave uid 0 without capabilities even if it were
-// reached, and no way to raise or keep one (capabilities(7)).
-const secureBits = 1<<0 | 1<<1 | // SECBIT_NOROOT and its lock
-	1<<3 | // SECBIT_NO_SETUID_FIXUP stays off
-	1<<5 | // SECBIT_KEEP_CAPS stays off
-	1<<6 | 1<<7 // SECBIT_NO_CAP_AMBIENT_RAISE and its lock
-
 // Restrict gives up, for the calling thread and what it executes, its user,
 // its groups, every capability, and whatever an executed file could give back.
 // Lock the goroutine to its thread and execute next: other threads keep what
@@ -40,9 +33,6 @@ func Restrict(uid, gid int) error {
 		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return fmt.Errorf("limit resource %d: %w", resource, err)
 		}
-	}
-	if err := unix.Prctl(unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0); err != nil {
-		return fmt.Errorf("lock the secure bits: %w", err)
 	}
 	if err := emptyBounding(); err != nil {
 		return err
