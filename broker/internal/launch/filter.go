@@ -15,9 +15,9 @@ func filter() seccomp.Filter {
 		unix.SYS_EXECVE, unix.SYS_SECCOMP, unix.SYS_CAPGET, unix.SYS_GETRESUID, unix.SYS_TGKILL,
 		// Files and pipes that are open.
 		unix.SYS_PREAD64, unix.SYS_PWRITE64, unix.SYS_LSEEK, unix.SYS_SPLICE,
-		unix.SYS_FALLOCATE, unix.SYS_FTRUNCATE, unix.SYS_FDATASYNC, unix.SYS_FSYNC, unix.SYS_FCNTL,
+		unix.SYS_FALLOCATE, unix.SYS_FTRUNCATE, unix.SYS_FDATASYNC, unix.SYS_FCNTL,
 		// Sockets that are open.
-		unix.SYS_ACCEPT4, unix.SYS_RECVMSG, unix.SYS_SENDMSG, unix.SYS_WRITEV, unix.SYS_SHUTDOWN,
+		unix.SYS_ACCEPT4, unix.SYS_RECVMSG, unix.SYS_SENDMSG,
 		unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT,
 	)...)
 	rules = append(rules,

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -30,8 +31,12 @@ type Options struct {
 // the program.
 const stubName = "paseo-sandbox-launch"
 
-// startTimeout bounds how long a child takes to become its program.
-const startTimeout = 30 * time.Second
+// startTimeout bounds how long a child takes to become its program, and
+// killTimeout how long one that does not takes to die.
+const (
+	startTimeout = 30 * time.Second
+	killTimeout  = 5 * time.Second
+)
 
 // Start starts the process and returns once it is the program. It has a user
 // of its own, no groups, no capability and no way to one, no environment, an
@@ -62,8 +67,9 @@ func Start(o Options) (*process.Process, error) {
 		return nil, err
 	}
 	if err := became(read); err != nil {
-		_ = p.Signal(unix.SIGKILL)
-		return nil, errors.Join(fmt.Errorf("start %s: %w", o.Name, err), p.Close())
+		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("start %s: %w", o.Name, err), p.Kill(ctx), p.Close())
 	}
 	return p, nil
 }

@@ -146,6 +146,15 @@ func (l launched) file(t *testing.T, name string) string {
 // new privileges or network, under a filter and limits, with the descriptors
 // that it was given and no more.
 func TestLaunchedProcess(t *testing.T) {
+	rootonly.Test(t)
+	groups, err := unix.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setgroups([]int{4711}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Setgroups(groups) })
 	p := start(t)
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", p.ID().PID))
 	if err != nil || len(threads) == 0 {

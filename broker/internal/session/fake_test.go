@@ -178,6 +178,7 @@ const (
 	behaveForeign
 	behaveSignalling
 	behaveFlooding
+	behaveOversized
 )
 
 type fakeBridge struct {
@@ -225,6 +226,9 @@ func (b *fakeBridge) behave() int {
 	switch b.c.MaxInput {
 	case behaveGarbage:
 		fdpass.Send(b.conn, []byte("garbage"))
+		b.forever()
+	case behaveOversized:
+		fdpass.Send(b.conn, make([]byte, wire.MaxCustodyMessage+1))
 		b.forever()
 	case behaveDying:
 		time.Sleep(100 * time.Millisecond) // the broker has seen that it is ready

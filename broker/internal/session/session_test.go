@@ -214,6 +214,7 @@ func TestBridgeMisbehaves(t *testing.T) {
 		said  string
 	}{
 		"garbage":    {wire.StateUnattached, "bridge_misbehaved"},
+		"oversized":  {wire.StateUnattached, "bridge_misbehaved"},
 		"dying":      {wire.StateUnattached, "its bridge died 5 times"},
 		"deaf":       {wire.StateUnattached, "bridge_misbehaved"},
 		"foreign":    {wire.StateUnattached, "unknown_message"},

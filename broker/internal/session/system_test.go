@@ -147,7 +147,7 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 		for name, behaviour := range map[string]registry.Size{
 			"well": behaveWell, "garbage": behaveGarbage, "dying": behaveDying, "crashing": behaveCrashing, "failing": behaveFailing, "deaf": behaveDeaf,
 			"early": behaveEarlyExit, "smuggling": behaveSmuggling, "closing": behaveClosingInput, "foreign": behaveForeign, "signalling": behaveSignalling,
-			"flooding": behaveFlooding,
+			"flooding": behaveFlooding, "oversized": behaveOversized,
 		} {
 			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour}
 		}
