@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -169,7 +170,7 @@ func TestAttempts(t *testing.T) {
 			continue
 		}
 		want := attempts[name].want
-		said, died := run(exe, name)
+		said, died := run(t, exe, name)
 		switch {
 		case want == nil && died != unix.SIGSYS:
 			t.Errorf("%s: the process was not killed: %v, %q", name, died, said)
@@ -180,9 +181,12 @@ func TestAttempts(t *testing.T) {
 }
 
 // run makes one attempt in a process of its own.
-func run(exe *os.File, name string) (said string, died syscall.Signal) {
+func run(t *testing.T, exe *os.File, name string) (said string, died syscall.Signal) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	var out strings.Builder
-	cmd := exec.Command("/proc/self/fd/3")
+	cmd := exec.CommandContext(ctx, "/proc/self/fd/3")
 	cmd.Args = []string{"confined " + name}
 	cmd.Dir, cmd.Env, cmd.Stderr = "/", []string{}, &out
 	cmd.ExtraFiles = []*os.File{exe}

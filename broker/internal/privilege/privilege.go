@@ -1,6 +1,7 @@
 package privilege
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,9 +45,9 @@ type sets struct {
 // main, before descriptors are made close-on-exec. Error: CodeRootRequired for
 // a capability that is missing.
 //
-// It can't go round in circles: exec keeps the bounding set, and the
-// inheritable and ambient ones empty, so the second time only a missing
-// capability is left to be found.
+// It can't go round in circles: it executes only once the thread's sets are
+// right. Exec keeps the bounding set, and the inheritable and ambient ones
+// empty, so the second time only a missing capability is left to be found.
 func Confine() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -68,11 +69,15 @@ func Confine() error {
 			Advice: "start it as root, from a unit whose CapabilityBoundingSet= has them",
 		}
 	}
-	if have == (sets{effective: want, permitted: want, bounding: want}) {
+	wanted := sets{effective: want, permitted: want, bounding: want}
+	if have == wanted {
 		return setName()
 	}
 	if err := keep(want, have.bounding); err != nil {
 		return err
+	}
+	if have, err = read(); err != nil || have != wanted {
+		return errors.Join(fmt.Errorf("the capabilities are %+v, not %+v", have, wanted), err)
 	}
 	return fmt.Errorf("execute our own binary again: %w", unix.Exec("/proc/self/exe", os.Args, os.Environ()))
 }
@@ -97,9 +102,7 @@ func keep(want, bounding uint64) error {
 			return fmt.Errorf("drop capability %d for good: %w", c, err)
 		}
 	}
-	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
-		return fmt.Errorf("empty the ambient capabilities: %w", err)
-	}
+	// What is not inheritable is not ambient either.
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	data := [2]unix.CapUserData{
 		{Effective: uint32(want), Permitted: uint32(want)},
