@@ -190,7 +190,7 @@ func (s *session) doContainer(ctx context.Context, c *creation) error {
 		return err
 	}
 	s.m.idle.RLock()
-	pid, reaper, err := s.m.Runtime.Create(ctx, s.rec.Session, s.paths.Bundle, c.agent)
+	pid, reaper, err := s.m.Runtime.Create(ctx, s.rec.Session, s.paths.Bundle, s.rec.ReaperUID, c.agent)
 	s.m.idle.RUnlock()
 	// Whoever keeps an opposite end keeps a pipe from ending.
 	c.closeAgent()

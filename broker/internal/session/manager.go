@@ -42,7 +42,7 @@ const (
 
 // Runtime is what a Manager needs of runsc; *runsc.Runtime has it.
 type Runtime interface {
-	Create(ctx context.Context, id wire.SessionID, bundleDir string, s runsc.Streams) (sandboxPID int, reaper *process.Process, err error)
+	Create(ctx context.Context, id wire.SessionID, bundleDir string, reaperUID uint32, s runsc.Streams) (sandboxPID int, reaper *process.Process, err error)
 	Start(ctx context.Context, id wire.SessionID) error
 	Signal(ctx context.Context, id wire.SessionID, sig string) error
 	Delete(ctx context.Context, id wire.SessionID) error
