@@ -13,6 +13,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
@@ -102,7 +103,7 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	if err := workspace.PreparePinRoot(l.Mounts()); err != nil {
 		return err
 	}
-	runtime, err := runsc.Open(runsc.Options{Executable: parts.Runsc.FD(), Root: l.Runsc(), LogDir: l.RunscLogs(), Cgroups: true})
+	runtime, err := runsc.Open(runsc.Options{Executable: parts.Runsc.FD(), Root: l.Runsc(), LogDir: l.RunscLogs(), ReaperUID: config.Bridge.Holds, Cgroups: true})
 	if err != nil {
 		return err
 	}
@@ -125,6 +126,9 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	// The file stays open until parts is closed, after everything here.
 	if err := bridge.Control(func(fd uintptr) { c.Bridge = int(fd) }); err != nil {
 		return err
+	}
+	if !launch.HasLandlock() {
+		log.Warn("landlock_missing", "advice", "the kernel has no Landlock; seccomp and users of their own fence the bridges alone")
 	}
 	manager := session.New(c)
 	defer func() { err = errors.Join(err, manager.Close()) }()

@@ -146,7 +146,7 @@ func description(id uint64, d *registry.Deployment, admin bool) wire.Deployment 
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Workspaces)) {
 		w := d.Workspaces[name]
-		i := wire.WorkspaceInfo{Name: name, ReadOnly: w.ReadOnly, UID: uint64(w.UID), GID: uint64(w.GID)}
+		i := wire.WorkspaceInfo{Name: name, ReadOnly: w.ReadOnly, Subfolders: w.Subfolders, ClientPath: w.ClientPath, UID: uint64(w.UID), GID: uint64(w.GID)}
 		if admin {
 			i.Root = w.Root
 		}

@@ -42,7 +42,7 @@ type noRuntime struct{}
 
 var errNone = errors.New("no runtime")
 
-func (noRuntime) Create(context.Context, wire.SessionID, string, runsc.Streams) (int, *process.Process, error) {
+func (noRuntime) Create(context.Context, wire.SessionID, string, uint32, runsc.Streams) (int, *process.Process, error) {
 	return 0, nil, errNone
 }
 func (noRuntime) Start(context.Context, wire.SessionID) error          { return errNone }

@@ -44,7 +44,7 @@ const (
 
 // Runtime is what a Manager needs of runsc; *runsc.Runtime has it.
 type Runtime interface {
-	Create(ctx context.Context, id wire.SessionID, bundleDir string, s runsc.Streams) (sandboxPID int, reaper *process.Process, err error)
+	Create(ctx context.Context, id wire.SessionID, bundleDir string, reaperUID uint32, s runsc.Streams) (sandboxPID int, reaper *process.Process, err error)
 	Start(ctx context.Context, id wire.SessionID) error
 	Signal(ctx context.Context, id wire.SessionID, sig string) error
 	Delete(ctx context.Context, id wire.SessionID) error
@@ -202,7 +202,7 @@ func (m *Manager) newSession(r record.Record) *session {
 
 // admit reserves an id, a uid and a place among the deployment's sessions. The
 // session's turn is the caller's.
-func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*session, error) {
+func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*ses
 	}
 	s := m.newSession(record.Record{
 		Session: wire.SessionID(hex.EncodeToString(id[:])), Deployment: d.ID, Container: d.Container,
-		Workspace: workspace, Profile: profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
+		Workspace: r.Workspace, Folder: r.Folder, Profile: r.Profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
 		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: bridgeUID, ReaperUID: reaperUID,
 	})
 	s.turn <- struct{}{}
