@@ -25,16 +25,16 @@ func (c *conn) handle(m wire.Message, id uint64) {
 	if created, ok := answer.(wire.Created); !c.send(answer) && ok {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), orderTimeout)
 		defer cancel()
-		c.audit("undo", about, c.endpoint.server.manager.Delete(ctx, "", created.Session.Session))
+		c.audit("undo", about, c.endpoint.server.Manager.Delete(ctx, c.endpoint.scope, created.Session.Session))
 	}
 }
 
-// do returns the answer, and the session that it was about.
+// do returns the answer, and the session that it was about. It sees one
+// configuration from its beginning to its end.
 func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
-	manager := c.endpoint.server.manager
-	scope := ""
-	if d := c.endpoint.deployment; d != nil {
-		scope = d.ID
+	manager, scope, config := c.endpoint.server.Manager, c.endpoint.scope, c.endpoint.server.config()
+	if !c.endpoint.allows(config, c.peer) {
+		return nil, "", denied() // not any more
 	}
 	// What ends something goes on without the client; what makes something
 	// does not.
@@ -42,10 +42,10 @@ func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
 	defer cancel()
 	switch m := m.(type) {
 	case wire.Create:
-		if c.endpoint.deployment == nil {
+		if scope.IsOperator() {
 			return nil, "", &wire.Error{Code: wire.CodePermissionDenied, Message: "the admin socket makes no sessions", Advice: "use the deployment's socket"}
 		}
-		info, err := manager.Create(c.ctx, c.endpoint.deployment, m)
+		info, err := manager.Create(c.ctx, config.Deployments[scope.Deployment()], m)
 		return wire.Created{ID: m.ID, Session: info}, info.Session, err
 	case wire.InspectSession:
 		info, err := manager.Inspect(scope, m.Session)
@@ -60,25 +60,28 @@ func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
 		return wire.SessionReply{ID: m.ID, Session: info}, m.Session, err
 	case wire.DeleteSession:
 		return wire.Done{ID: m.ID}, m.Session, manager.Delete(order, scope, m.Session)
+	case wire.Reload:
+		return wire.Done{ID: m.ID}, "", c.endpoint.server.reload(scope)
 	case wire.Describe:
-		answer, err := c.describe(m)
+		answer, err := describe(config, scope, m)
 		return answer, "", err
 	}
 	return nil, "", &wire.Error{Code: wire.CodeUnknownMessage, Message: "this is no request", Advice: "check the protocol version"}
 }
 
 // describe tells host paths and users to the operator only.
-func (c *conn) describe(m wire.Describe) (wire.Message, error) {
-	d, admin := c.endpoint.deployment, c.endpoint.deployment == nil
-	switch {
-	case !admin && m.Deployment != "":
-		return nil, &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes the name of a deployment", Advice: "leave it out: this socket has one deployment"}
-	case admin:
-		if d = c.endpoint.server.registry.Deployments[m.Deployment]; d == nil {
-			return nil, &wire.Error{Code: wire.CodeUnknownDeployment, Message: "there is no such deployment", Advice: "list the deployments, or register it and restart the broker"}
+func describe(config *registry.Config, scope session.Scope, m wire.Describe) (wire.Message, error) {
+	if !scope.IsOperator() {
+		if m.Deployment != "" {
+			return nil, &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes the name of a deployment", Advice: "leave it out: this socket has one deployment"}
 		}
+		return description(m.ID, config.Deployments[scope.Deployment()], false), nil
 	}
-	return description(m.ID, d, admin), nil
+	d := config.Deployments[m.Deployment]
+	if d == nil {
+		return nil, &wire.Error{Code: wire.CodeUnknownDeployment, Message: "there is no such deployment", Advice: "list the deployments, or register it and run broker-admin reload"}
+	}
+	return description(m.ID, d, true), nil
 }
 
 func description(id uint64, d *registry.Deployment, admin bool) wire.Deployment {

@@ -80,7 +80,7 @@ func TestDeadlines(t *testing.T) {
 // A socket serves a bounded number of connections, and more when some close.
 func TestTooManyConnections(t *testing.T) {
 	s := newSystem(t)
-	peers := make([]*peer, maxConnections)
+	peers := make([]*peer, Defaults.share(2))
 	for i := range peers {
 		peers[i] = s.hello("root")
 	}

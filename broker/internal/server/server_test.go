@@ -68,12 +68,22 @@ func (s *syncBuffer) String() string {
 }
 
 type system struct {
-	t   *testing.T
-	dir string
-	log *syncBuffer
+	t         *testing.T
+	dir       string
+	log       *syncBuffer
+	config    *registry.Config
+	server    *Server
+	endpoints map[string]*Endpoint
+	// reloaded is what a reload returns.
+	reloaded error
 }
 
-func newSystem(t *testing.T) *system {
+func (s *system) reload() error { return s.reloaded }
+
+func newSystem(t *testing.T) *system { return newLimited(t, Defaults) }
+
+// newLimited is newSystem with other limits.
+func newLimited(t *testing.T, limits Limits) *system {
 	t.Helper()
 	rootonly.Test(t)
 	dir, err := os.MkdirTemp("", "srv-")
@@ -87,7 +97,7 @@ func newSystem(t *testing.T) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &system{t: t, dir: dir, log: &syncBuffer{}}
+	s := &system{t: t, dir: dir, log: &syncBuffer{}, endpoints: make(map[string]*Endpoint)}
 	deployment := func(id string, uids ...uint32) *registry.Deployment {
 		return &registry.Deployment{
 			ID: id, PeerUIDs: uids, MaxSessions: 2, DefaultProfile: "pi",
@@ -101,8 +111,9 @@ func newSystem(t *testing.T) *system {
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
 	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log})
-	server := New(m, config, log)
-	for name, d := range map[string]*registry.Deployment{"user": config.Deployments["user"], "root": config.Deployments["root"], "admin": nil} {
+	s.server = New(Config{Manager: m, Registry: config, Reload: s.reload, Limits: limits, Log: log})
+	s.config = config
+	for name, scope := range map[string]session.Scope{"user": session.Of("user"), "root": session.Of("root"), "admin": session.Operator()} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket(name), Net: "unix"})
 		if err != nil {
 			t.Fatal(err)
@@ -111,10 +122,10 @@ func newSystem(t *testing.T) *system {
 		if err := os.Chmod(s.socket(name), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		server.Serve(l, d)
+		s.endpoints[name] = s.server.Serve(l, scope)
 	}
 	t.Cleanup(func() {
-		server.Close()
+		s.server.Close()
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}

@@ -40,10 +40,12 @@ func (m *Manager) Recover(ctx context.Context) error {
 		s.log.Warn("orphan_found", "advice", "its record is missing; what is left of it is removed")
 	}
 	var failed error
-	for _, s := range m.sorted("") {
+	for _, s := range m.sorted(Operator()) {
 		s.turn <- struct{}{}
 		failed = errors.Join(failed, s.recover(ctx))
 		s.release()
+		// The users may have changed while no broker ran.
+		s.welcome(m.registry.Load())
 	}
 	return failed
 }
