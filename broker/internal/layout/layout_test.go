@@ -5,15 +5,14 @@ import (
 	"os"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
 func newLayout(t *testing.T) Layout {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: folders must be root's")
-	}
+	rootonly.Test(t)
 	l, err := At(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -38,7 +38,9 @@ func bindIn(dir *os.File, name string, uids []uint32) (int, error) {
 		err = unix.Bind(fd, &unix.SockaddrUnix{Name: through(dir, name)})
 	}
 	if err == nil {
-		err = shareIn(dir, name, uids)
+		if err = shareIn(dir, name, uids); err != nil {
+			err = errors.Join(err, os.Remove(through(dir, name)))
+		}
 	}
 	if err != nil {
 		unix.Close(fd)

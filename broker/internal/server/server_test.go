@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(peerSocket); path != "" {
 		os.Exit(playPeer(path))
 	}
+	if os.Getenv(peerInherits) != "" {
+		os.Exit(playHeir())
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -74,11 +77,23 @@ type system struct {
 	config    *registry.Config
 	server    *Server
 	endpoints map[string]*Endpoint
-	// reloaded is what a reload returns.
-	reloaded error
+	mu        sync.Mutex
+	reloaded  error // what a reload returns
 }
 
-func (s *system) reload() error { return s.reloaded }
+type deployment = registry.Deployment
+
+func (s *system) reload() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reloaded
+}
+
+func (s *system) setReload(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reloaded = err
+}
 
 func newSystem(t *testing.T) *system { return newLimited(t, Defaults) }
 
@@ -98,7 +113,7 @@ func newLimited(t *testing.T, limits Limits) *system {
 		t.Fatal(err)
 	}
 	s := &system{t: t, dir: dir, log: &syncBuffer{}, endpoints: make(map[string]*Endpoint)}
-	deployment := func(id string, uids ...uint32) *registry.Deployment {
+	newDeployment := func(id string, uids ...uint32) *registry.Deployment {
 		return &registry.Deployment{
 			ID: id, PeerUIDs: uids, MaxSessions: 2, DefaultProfile: "pi",
 			Workspaces: map[string]*registry.Workspace{"project": {Root: dir + "/ws", UID: 1000, GID: 1000}},
@@ -107,22 +122,14 @@ func newLimited(t *testing.T, limits Limits) *system {
 	}
 	config := &registry.Config{
 		Bridge:      registry.Bridge{FirstUID: 2000000, UIDCount: 10},
-		Deployments: map[string]*registry.Deployment{"user": deployment("user", 1000), "root": deployment("root", 0, 1001)},
+		Deployments: map[string]*registry.Deployment{"user": newDeployment("user", 1000), "root": newDeployment("root", 0, 1001)},
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
 	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log})
 	s.server = New(Config{Manager: m, Registry: config, Reload: s.reload, Limits: limits, Log: log})
 	s.config = config
 	for name, scope := range map[string]session.Scope{"user": session.Of("user"), "root": session.Of("root"), "admin": session.Operator()} {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket(name), Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Credentials decide here, not modes.
-		if err := os.Chmod(s.socket(name), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		s.endpoints[name] = s.server.Serve(l, scope)
+		s.serve(name, scope)
 	}
 	t.Cleanup(func() {
 		s.server.Close()
@@ -135,6 +142,19 @@ func newLimited(t *testing.T, limits Limits) *system {
 		}
 	})
 	return s
+}
+
+func (s *system) serve(name string, scope session.Scope) {
+	s.t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket(name), Net: "unix"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// Credentials decide here, not modes.
+	if err := os.Chmod(s.socket(name), 0o666); err != nil {
+		s.t.Fatal(err)
+	}
+	s.endpoints[name] = s.server.Serve(l, scope)
 }
 
 func (s *system) socket(name string) string { return s.dir + "/" + name + ".sock" }
@@ -153,7 +173,7 @@ func (s *system) dial(name string) *peer {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { nc.Close() })
-	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	nc.SetDeadline(time.Now().Add(2 * time.Minute))
 	return &peer{t: s.t, nc: nc, c: wire.NewConn(nc, wire.MaxBrokerFrame)}
 }
 
@@ -206,6 +226,11 @@ func playPeer(path string) int {
 		fmt.Print(err)
 		return 1
 	}
+	return speak(nc)
+}
+
+// speak prints how the connection is welcomed.
+func speak(nc net.Conn) int {
 	defer nc.Close()
 	c := wire.NewConn(nc, wire.MaxBrokerFrame)
 	// A refused peer may find the connection closed.

@@ -208,6 +208,7 @@ func runFakeBridge() int {
 		b.fds[name] = fds[i]
 	}
 	say("uid %d has %v", os.Getuid(), b.c.Descriptors)
+	say("serves %v", b.c.PeerUIDs)
 	return b.behave()
 }
 
