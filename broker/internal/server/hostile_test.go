@@ -21,6 +21,12 @@ import (
 // connects have that peer.
 func as(t testing.TB, uid uint32, f func() error) {
 	t.Helper()
+	if err := asUser(uid, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func asUser(uid uint32, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		// The thread ends with the goroutine, and no other ever runs on it.
@@ -34,9 +40,7 @@ func as(t testing.TB, uid uint32, f func() error) {
 		}
 		done <- f()
 	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	return <-done
 }
 
 // flat waits until there are no more descriptors and goroutines than before.
@@ -73,14 +77,18 @@ func TestClientsThatDie(t *testing.T) {
 	var all sync.WaitGroup
 	for worker := range 8 {
 		all.Go(func() {
-			for i := range 1250 {
-				if err := dieEarly(s.socket([]string{"root", "user", "admin"}[i%3]), worker, hello); err != nil {
-					t.Error(err)
-					return
+			err := asUser(1001, func() (err error) {
+				for i := 0; i < 1250 && err == nil; i++ {
+					err = dieEarly(s.socket([]string{"root", "user", "admin"}[i%3]), worker, hello)
 				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
 			}
 		})
 	}
+	s.wantService()
 	all.Wait()
 	s.wantService()
 	flat(t, fds, goroutines)
@@ -106,7 +114,8 @@ func dieEarly(path string, way int, hello []byte) error {
 	case 2, 3:
 		err = unix.Sendmsg(fd, hello[:3], nil, nil, unix.MSG_NOSIGNAL)
 	case 4, 5:
-		oob := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: 12345, Gid: 12345})
+		// The real ids, which the kernel lets a process claim.
+		oob := unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid())})
 		err = unix.Sendmsg(fd, hello, oob, nil, unix.MSG_NOSIGNAL)
 	case 6:
 		err = unix.Shutdown(fd, unix.SHUT_RDWR)

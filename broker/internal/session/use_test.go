@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -196,6 +197,56 @@ func TestUseFewer(t *testing.T) {
 		t.Errorf("the operator sees %+v", page)
 	}
 	for _, i := range infos {
+		s.delete(m, i.Session)
+	}
+}
+
+// R12: while users change all the time, sessions are made and deleted; in the
+// end each socket belongs to the users that there are then.
+func TestUseStorm(t *testing.T) {
+	s := newSystem(t)
+	m := s.manager()
+	var configs [2]*registry.Config
+	for i := range configs {
+		d := *s.config.Deployments["one"]
+		d.PeerUIDs = []uint32{1000 + uint32(i)}
+		configs[i] = s.with(&d)
+	}
+	stop, done := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		for ; !isClosed(stop); n++ {
+			if err := m.Use(configs[n%2]); err != nil {
+				t.Error(err)
+			}
+		}
+		done <- n
+	}()
+	var makers sync.WaitGroup
+	for range 2 {
+		makers.Go(func() {
+			for i := range 4 {
+				info, err := m.Create(context.Background(), s.config.Deployments["one"], wire.Create{ID: 1, Workspace: "project"})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i < 3 {
+					if err := m.Delete(context.Background(), Of("one"), info.Session); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	makers.Wait()
+	close(stop)
+	want := fmt.Sprintf("%d 600", 1000+(<-done-1)%2)
+	page, _ := m.List(Operator(), "")
+	for _, i := range page {
+		if got := socketMode(t, s.l.Session("one", false, i.Session).Socket); got != want {
+			t.Errorf("a socket is %s, want %s", got, want)
+		}
 		s.delete(m, i.Session)
 	}
 }
