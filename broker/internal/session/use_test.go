@@ -51,6 +51,11 @@ func TestScopeComesFirst(t *testing.T) {
 	busy := m.sessions[info.Session]
 	busy.turn <- struct{}{}
 	busy.mu.Lock()
+	free := sync.OnceFunc(func() {
+		busy.mu.Unlock()
+		busy.release()
+	})
+	defer free()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -62,8 +67,7 @@ func TestScopeComesFirst(t *testing.T) {
 		m.List(Of("two"), "")
 	}()
 	s.eventually("all are refused", func() bool { return isClosed(done) })
-	busy.mu.Unlock()
-	busy.release()
+	free()
 	s.delete(m, info.Session)
 }
 
