@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -117,7 +118,7 @@ func newSystem(t *testing.T) *system {
 		t.Fatal(err)
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log})
+	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: audit.ToLog(log)})
 	if s.active, err = Open(Options{Layout: l, Manager: m, Limits: server.Defaults, Log: log, Listen: true}, config); err != nil {
 		t.Fatal(err)
 	}

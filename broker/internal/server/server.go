@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
@@ -101,7 +102,7 @@ func (s *Server) Use(c *registry.Config) {
 	}
 	s.mu.Unlock()
 	for _, c := range ended {
-		c.audit("disconnect", "", denied())
+		c.audit(audit.Entry{Operation: "disconnect"}, denied())
 		c.end()
 	}
 }
@@ -229,7 +230,7 @@ func (e *Endpoint) connection(nc *net.UnixConn) {
 	}
 	c.peer = peer
 	err = e.admit(c)
-	c.audit("connect", "", err)
+	c.audit(audit.Entry{Operation: "connect"}, err)
 	if err != nil {
 		c.refuse(err)
 		return

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -99,6 +100,15 @@ func newSystem(t *testing.T) *system { return newLimited(t, Defaults) }
 
 // newLimited is newSystem with other limits.
 func newLimited(t *testing.T, limits Limits) *system {
+	return newWith(t, limits, func(_ string, log hclog.Logger) *audit.Trail { return audit.ToLog(log) })
+}
+
+// newAudited is newSystem with an audit that is made for its folder.
+func newAudited(t *testing.T, trail func(dir string, log hclog.Logger) *audit.Trail) *system {
+	return newWith(t, Defaults, trail)
+}
+
+func newWith(t *testing.T, limits Limits, trail func(dir string, log hclog.Logger) *audit.Trail) *system {
 	t.Helper()
 	rootonly.Test(t)
 	dir, err := os.MkdirTemp("", "srv-")
@@ -125,7 +135,8 @@ func newLimited(t *testing.T, limits Limits) *system {
 		Deployments: map[string]*registry.Deployment{"user": newDeployment("user", 1000), "root": newDeployment("root", 0, 1001)},
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log})
+	auditTrail := trail(dir, log)
+	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: auditTrail})
 	s.server = New(Config{Manager: m, Registry: config, Reload: s.reload, Limits: limits, Log: log})
 	s.config = config
 	for name, scope := range map[string]session.Scope{"user": session.Of("user"), "root": session.Of("root"), "admin": session.Operator()} {
@@ -133,7 +144,7 @@ func newLimited(t *testing.T, limits Limits) *system {
 	}
 	t.Cleanup(func() {
 		s.server.Close()
-		if err := m.Close(); err != nil {
+		if err := errors.Join(m.Close(), auditTrail.Close()); err != nil {
 			t.Error(err)
 		}
 		os.RemoveAll(dir)
