@@ -96,6 +96,10 @@ func TestSharedSockets(t *testing.T) {
 		if err := Share(path, uids); err != nil {
 			t.Fatal(err)
 		}
+		_, err := unix.Getxattr(path, accessList, nil)
+		if one := len(slices.Compact(slices.Clone(uids))) < 2; one != errors.Is(err, unix.ENODATA) {
+			t.Errorf("the access list of a socket of %v: %v", uids, err)
+		}
 		for _, uid := range []uint32{0, 1000, 1001, 1002, 65533, 65534} {
 			want := unix.EACCES
 			if uid == 0 || slices.Contains(uids, uid) {
