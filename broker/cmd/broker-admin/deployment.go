@@ -30,7 +30,7 @@ func (a *app) view(d *registry.Deployment) deploymentView {
 	}
 }
 
-const fromFiles = "This is what the files say; a running broker has read them when it started."
+const fromFiles = "This is what the files say; a running broker has read them when it started or was last told to reload."
 
 func (a *app) deploymentList() *cobra.Command {
 	return &cobra.Command{

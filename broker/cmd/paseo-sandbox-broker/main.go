@@ -36,7 +36,8 @@ const usage = `Usage: paseo-sandbox-broker [--prefix DIR] [--listen] [--log-json
 
 Starts agent sessions in sandboxes for the deployments that are registered in
 /etc/paseo-sandbox. Its sockets come from systemd, each named after its
-deployment (FileDescriptorName=), the operator's "admin".
+deployment (FileDescriptorName=), the operator's "admin". On SIGHUP it reads its
+configuration again, as broker-admin reload makes it.
 
   --prefix DIR    keep everything below DIR, in etc, run and var
   --listen        make the sockets, instead of getting them from systemd
@@ -53,6 +54,8 @@ Exit status: 0 success, 1 failure while running, 2 wrong usage, 3 not root,
 type options struct {
 	prefix                     string
 	listen, checkOnly, logJSON bool
+	// reload gets what asks for the configuration to be read again.
+	reload <-chan os.Signal
 }
 
 func main() {
@@ -101,8 +104,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
-	// A terminal or a pipe that goes away must not end sessions.
-	signal.Ignore(unix.SIGHUP, unix.SIGPIPE)
+	// A pipe that goes away must not end sessions; nor does a terminal, whose
+	// end is a reload.
+	signal.Ignore(unix.SIGPIPE)
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, unix.SIGHUP)
+	defer signal.Stop(reload)
+	o.reload = reload
 	if err := serve(ctx, o, stdout, stderr); err != nil {
 		report(stderr, err, o.logJSON)
 		return status(err)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/inforce"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -143,40 +143,19 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 }
 
 func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, log hclog.Logger) error {
-	needed := []activation.Socket{{Name: activation.Admin, Path: l.AdminSocket(), UIDs: []uint32{0}}}
-	for _, id := range config.IDs() {
-		d := config.Deployments[id]
-		needed = append(needed, activation.Socket{Name: id, Path: l.BrokerSocket(id, d.Container), UIDs: d.PeerUIDs})
-	}
-	listeners, err := open(o.listen, needed)
+	active, err := inforce.Open(inforce.Options{Layout: l, Manager: manager, Limits: server.Defaults, Log: log, Listen: o.listen}, config)
 	if err != nil {
 		return err
 	}
-	s := server.New(manager, config, log)
-	for name, listener := range listeners {
-		s.Serve(listener, config.Deployments[name])
-	}
 	log.Info("serving", "deployments", strings.Join(config.IDs(), ","), "pid", os.Getpid())
-	<-ctx.Done()
-	log.Info("stopping", "sessions", "they go on")
-	s.Close()
-	return nil
-}
-
-func open(ourselves bool, needed []activation.Socket) (map[string]*net.UnixListener, error) {
-	if !ourselves {
-		return activation.Inherited(needed)
-	}
-	listeners := make(map[string]*net.UnixListener)
-	for _, s := range needed {
-		l, err := activation.Listen(s)
-		if err != nil {
-			for _, opened := range listeners {
-				opened.Close()
-			}
-			return nil, err
+	for ctx.Err() == nil {
+		select {
+		case <-o.reload:
+			active.OnSignal()
+		case <-ctx.Done():
 		}
-		listeners[s.Name] = l
 	}
-	return listeners, nil
+	log.Info("stopping", "sessions", "they go on")
+	active.Close()
+	return nil
 }

@@ -5,15 +5,14 @@ import (
 	"os"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
 func newLayout(t *testing.T) Layout {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: folders must be root's")
-	}
+	rootonly.Test(t)
 	l, err := At(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +33,7 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 		folders := l.Folders(deployments)
-		if len(folders) != 15 {
+		if len(folders) != 16 {
 			t.Errorf("there are %d folders", len(folders))
 		}
 		for _, f := range folders {

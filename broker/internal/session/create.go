@@ -55,7 +55,7 @@ func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wi
 	}
 	defer m.work.Done()
 	defer s.release()
-	s.profile, s.peers = *c.profile, d.PeerUIDs
+	s.profile = *c.profile
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -169,7 +169,7 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 		return err
 	}
 	return bundle.Write(s.paths.Bundle, bundle.Build(bundle.Session{
-		ID: s.rec.Session, Rootfs: s.m.Registry.Rootfs.Path, Command: c.command, Env: bundle.PiEnv(),
+		ID: s.rec.Session, Rootfs: s.m.registry.Load().Rootfs.Path, Command: c.command, Env: bundle.PiEnv(),
 		UID: c.workspace.UID, GID: c.workspace.GID, Workspace: s.paths.Pin, ReadOnly: c.workspace.ReadOnly,
 		StateDir: s.paths.State, AttachmentsDir: attachments, Files: files, CgroupPath: s.cgroup(),
 		Limits: bundle.Limits{

@@ -114,7 +114,7 @@ func waitOrKill(ctx context.Context, done <-chan struct{}, kill func(context.Con
 
 // Signal sends a signal to a session's first process. Errors:
 // CodeUnknownSession, CodeSessionNotRunning, CodeRuntimeFailed.
-func (m *Manager) Signal(ctx context.Context, scope string, id wire.SessionID, name string) error {
+func (m *Manager) Signal(ctx context.Context, scope Scope, id wire.SessionID, name string) error {
 	s, err := m.find(scope, id)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func (m *Manager) Signal(ctx context.Context, scope string, id wire.SessionID, n
 // once when it is 0. It returns when the process has ended; the session stays
 // until it is deleted. Errors: CodeUnknownSession, CodeSessionNotRunning for
 // one that is being made or deleted, CodeRuntimeFailed, CodeTimeout.
-func (m *Manager) Terminate(ctx context.Context, scope string, id wire.SessionID, grace time.Duration) (wire.SessionInfo, error) {
+func (m *Manager) Terminate(ctx context.Context, scope Scope, id wire.SessionID, grace time.Duration) (wire.SessionInfo, error) {
 	s, err := m.find(scope, id)
 	if err != nil {
 		return wire.SessionInfo{}, err
@@ -177,7 +177,7 @@ func (s *session) terminate(ctx context.Context, grace time.Duration) error {
 // Delete ends a session if it lives and removes everything that it left. It
 // is idempotent, also for a session that never was. What could not be removed
 // is an error, and stays in the record for the next try.
-func (m *Manager) Delete(ctx context.Context, scope string, id wire.SessionID) error {
+func (m *Manager) Delete(ctx context.Context, scope Scope, id wire.SessionID) error {
 	s, err := m.find(scope, id)
 	if err != nil {
 		return nil

@@ -18,7 +18,7 @@ func TestDeleteConverges(t *testing.T) {
 	m := s.manager()
 	info := s.create(m, "")
 	s.runtime.failDelete = errors.New("it does not die")
-	if err := m.Delete(context.Background(), "one", info.Session); wire.CodeOf(err) != wire.CodeInternal {
+	if err := m.Delete(context.Background(), Of("one"), info.Session); wire.CodeOf(err) != wire.CodeInternal {
 		t.Errorf("got %v", err)
 	}
 	if !s.hasState(m, info.Session, wire.StateDeleting)() {
@@ -36,7 +36,7 @@ func TestTerminateKills(t *testing.T) {
 	if err := unix.Kill(int(info.SandboxPID), unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	got, err := m.Terminate(context.Background(), "one", info.Session, 50*time.Millisecond)
+	got, err := m.Terminate(context.Background(), Of("one"), info.Session, 50*time.Millisecond)
 	if err != nil || got.State != wire.StateExited || got.Exit.Reason != wire.ReasonTerminated {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -78,7 +78,7 @@ func TestExitOrder(t *testing.T) {
 			if got := <-reason; got != wire.ReasonExited {
 				t.Errorf("the bridge was told %q", got)
 			}
-			i, err := m.Inspect("one", info.Session)
+			i, err := m.Inspect(Of("one"), info.Session)
 			if err != nil || *i.Exit != report {
 				t.Errorf("got %+v, %v, want %+v", i.Exit, err, report)
 			}
@@ -92,11 +92,11 @@ func TestSignalToNone(t *testing.T) {
 	s := newSystem(t)
 	m := s.manager()
 	info := s.create(m, "")
-	if err := m.Signal(context.Background(), "one", info.Session, "USR2"); err != nil && !errors.Is(err, runsc.ErrNotFound) {
+	if err := m.Signal(context.Background(), Of("one"), info.Session, "USR2"); err != nil && !errors.Is(err, runsc.ErrNotFound) {
 		t.Error(err)
 	}
 	s.delete(m, info.Session)
-	if err := m.Signal(context.Background(), "one", info.Session, "TERM"); wire.CodeOf(err) != wire.CodeUnknownSession {
+	if err := m.Signal(context.Background(), Of("one"), info.Session, "TERM"); wire.CodeOf(err) != wire.CodeUnknownSession {
 		t.Errorf("got %v", err)
 	}
 }

@@ -185,7 +185,7 @@ func (s *system) create(m *Manager, profile string) wire.SessionInfo {
 
 func (s *system) delete(m *Manager, id wire.SessionID) {
 	s.t.Helper()
-	if err := m.Delete(context.Background(), "", id); err != nil {
+	if err := m.Delete(context.Background(), Operator(), id); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -208,7 +208,7 @@ func (s *system) said(text string) func() bool {
 
 func (s *system) hasState(m *Manager, id wire.SessionID, state wire.State) func() bool {
 	return func() bool {
-		i, err := m.Inspect("", id)
+		i, err := m.Inspect(Operator(), id)
 		return err == nil && i.State == state
 	}
 }
