@@ -54,6 +54,10 @@ func (l Layout) Bundles() string     { return l.Var + "/bundles" }
 func (l Layout) Spools() string      { return l.Var + "/spool" }
 func (l Layout) States() string      { return l.Var + "/state" }
 
+// Rootfs is the folder of an imported root file system, by the hex digits of
+// its digest.
+func (l Layout) Rootfs(digest string) string { return l.Var + "/rootfs/" + digest }
+
 // CgroupParent is the cgroup, in each hierarchy, that holds those of the
 // sessions. Each broker has its own, so that none removes another's.
 func (l Layout) CgroupParent() string {

@@ -33,17 +33,21 @@ type Record struct {
 	Deployment string         `json:"deployment"`
 	// Container says where the deployment's sockets were when the session was
 	// made.
-	Container bool       `json:"container"`
-	Workspace string     `json:"workspace"`
-	Profile   string     `json:"profile"`
-	State     wire.State `json:"state"`
-	Epoch     wire.Epoch `json:"epoch"`
+	Container bool   `json:"container"`
+	Workspace string `json:"workspace"`
+	// Folder is the folder below the workspace; empty means all of it.
+	Folder  string     `json:"folder,omitempty"`
+	Profile string     `json:"profile"`
+	State   wire.State `json:"state"`
+	Epoch   wire.Epoch `json:"epoch"`
 	// CreatedAt is in milliseconds since 1970, UTC.
 	CreatedAt uint64 `json:"createdAt"`
 	// Boot is the kernel's boot id: of another boot nothing is alive.
 	Boot string `json:"boot"`
-	// BridgeUID is the bridge's user, its own while the record stands.
+	// BridgeUID and ReaperUID are the users of the session's processes, its own
+	// while the record stands.
 	BridgeUID uint32 `json:"bridgeUid"`
+	ReaperUID uint32 `json:"reaperUid"`
 	// Processes; the zero ID when there is none yet.
 	Sandbox process.ID `json:"sandbox"`
 	Reaper  process.ID `json:"reaper"`

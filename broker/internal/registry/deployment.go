@@ -19,17 +19,38 @@ type Deployment struct {
 	// PeerUIDs are the users that may use it.
 	PeerUIDs []uint32 `toml:"peer_uids"`
 	// Container puts its sockets where only a bind mount reaches them.
-	Container      bool                  `toml:"container"`
-	DefaultProfile string                `toml:"default_profile"`
-	MaxSessions    int                   `toml:"max_sessions"`
-	Workspaces     map[string]*Workspace `toml:"workspaces"`
-	Profiles       map[string]*Profile   `toml:"profiles"`
+	Container      bool   `toml:"container"`
+	DefaultProfile string `toml:"default_profile"`
+	MaxSessions    int    `toml:"max_sessions"`
+	// Network is what its sandboxes reach: NetworkNone.
+	Network string `toml:"network"`
+	// Credentials are files that its sandboxes can read.
+	Credentials map[string]*Credential `toml:"credentials"`
+	Workspaces  map[string]*Workspace  `toml:"workspaces"`
+	Profiles    map[string]*Profile    `toml:"profiles"`
+}
+
+// NetworkNone is loopback only.
+const NetworkNone = "none"
+
+// Credential is a root-owned file of the host whose contents the agent finds,
+// read-only, in its own folder of settings.
+type Credential struct {
+	File string `toml:"file"`
+	// As is the file's name there, such as auth.json.
+	As string `toml:"as"`
 }
 
 // Workspace is a folder that agents work in.
 type Workspace struct {
 	Root     string `toml:"root" json:"root"`
 	ReadOnly bool   `toml:"read_only" json:"readOnly"`
+	// Subfolders lets a session name a folder below the root.
+	Subfolders bool `toml:"subfolders" json:"subfolders"`
+	// ClientPath is where clients see the root, such as /workspace/site in a
+	// container. It is compared, never opened. Empty means that only the
+	// workspace's name leads to it.
+	ClientPath string `toml:"client_path" json:"clientPath,omitempty"`
 	// UID and GID are what the agent runs as; never 0.
 	UID uint32 `toml:"uid" json:"uid"`
 	GID uint32 `toml:"gid" json:"gid"`
@@ -53,9 +74,11 @@ type Profile struct {
 	PIDs      int64   `toml:"pids" json:"pids"`
 	OpenFiles uint64  `toml:"open_files" json:"openFiles"`
 	Tmp       Size    `toml:"tmp" json:"tmp"`
-	Spool     Size    `toml:"spool" json:"spool"`
-	MaxRecord Size    `toml:"max_record" json:"maxRecord"`
-	MaxInput  Size    `toml:"max_input" json:"maxInput"`
+	// State bounds the agent's home, which is on disk.
+	State     StateSize `toml:"state" json:"state"`
+	Spool     Size      `toml:"spool" json:"spool"`
+	MaxRecord Size      `toml:"max_record" json:"maxRecord"`
+	MaxInput  Size      `toml:"max_input" json:"maxInput"`
 }
 
 // Defaults and bounds.
@@ -69,9 +92,14 @@ const (
 	maxProfiles   = 64
 	maxRoot       = 400
 
+	minAudit       = 64 << 10
+	maxClientPath  = 255 // so that the description fits
+	maxCredentials = 16
+
 	// spoolReserve is what the spool has to have beyond its largest record.
 	spoolReserve = 16 * MiB
 	minMemory    = 64 * MiB
+	minState     = 16 * MiB
 )
 
 // Size is a number of bytes, written as a number or with the suffix KiB, MiB
@@ -95,18 +123,49 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// StateSize is the size of a home, in bytes, or Unlimited.
+type StateSize Size
+
+// Unlimited is a home that the host's disk alone bounds: the operator's word
+// for it is "unlimited".
+const Unlimited StateSize = math.MaxUint64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *StateSize) UnmarshalText(text []byte) error {
+	if string(text) == "unlimited" {
+		*s = Unlimited
+		return nil
+	}
+	return (*Size)(s).UnmarshalText(text)
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s StateSize) MarshalText() ([]byte, error) {
+	if s == Unlimited {
+		return []byte("unlimited"), nil
+	}
+	return strconv.AppendUint(nil, uint64(s), 10), nil
+}
+
 // complete fills in the defaults and checks everything.
 func (d *Deployment) complete(l layout.Layout, b Bridge) error {
 	if d.MaxSessions == 0 {
 		d.MaxSessions = defaultSessions
+	}
+	if d.Network == "" {
+		d.Network = NetworkNone
 	}
 	switch {
 	case len(d.PeerUIDs) == 0 || len(d.PeerUIDs) > wire.MaxPeerUIDs:
 		return bad("peer_uids", "it names %d users, not 1 to %d", len(d.PeerUIDs), wire.MaxPeerUIDs)
 	case slices.ContainsFunc(d.PeerUIDs, func(uid uint32) bool { return uid > wire.MaxUID || b.Holds(uid) }):
 		return bad("peer_uids", "a uid is invalid, or belongs to the bridges")
-	case d.MaxSessions < 0 || uint32(d.MaxSessions) > b.UIDCount:
-		return bad("max_sessions", "%d is not between 1 and bridge.uid_count, %d", d.MaxSessions, b.UIDCount)
+	case d.MaxSessions < 0 || d.MaxSessions > int(b.Pairs()):
+		return bad("max_sessions", "%d is not between 1 and half of bridge.uid_count, %d", d.MaxSessions, b.Pairs())
+	case d.Network != NetworkNone:
+		return bad("network", "%.40q is not %q, the only one there is", d.Network, NetworkNone)
+	case len(d.Credentials) > maxCredentials:
+		return bad("credentials", "there are %d, at most %d", len(d.Credentials), maxCredentials)
 	case len(d.Workspaces) == 0 || len(d.Workspaces) > maxWorkspaces:
 		return bad("workspaces", "there are %d, not 1 to %d", len(d.Workspaces), maxWorkspaces)
 	case len(d.Profiles) == 0 || len(d.Profiles) > maxProfiles:
@@ -122,8 +181,30 @@ func (d *Deployment) complete(l layout.Layout, b Bridge) error {
 			return orName("profiles", name, err)
 		}
 	}
+	if err := d.checkCredentials(); err != nil {
+		return err
+	}
 	if _, ok := d.Profiles[d.DefaultProfile]; !ok {
 		return bad("default_profile", "there is no profile %.70q", d.DefaultProfile)
+	}
+	return nil
+}
+
+func (d *Deployment) checkCredentials() error {
+	as := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(d.Credentials)) {
+		c, key := d.Credentials[name], "credentials."+name
+		switch {
+		case !wire.ValidName(name):
+			return orName("credentials", name, nil)
+		case !cleanPath(c.File):
+			return bad(key+".file", "%.400q is not an absolute path in its shortest form", c.File)
+		case !wire.ValidName(c.As):
+			return bad(key+".as", "%.80q is not a file's name of letters, digits, '.', '_' and '-'", c.As)
+		case as[c.As]:
+			return bad(key+".as", "two credentials are called %q", c.As)
+		}
+		as[c.As] = true
 	}
 	return nil
 }
@@ -139,6 +220,8 @@ func (w *Workspace) check(l layout.Layout, b Bridge, key string) error {
 	switch {
 	case !cleanPath(w.Root) || len(w.Root) > maxRoot:
 		return bad(key+".root", "%.400q is not an absolute path in its shortest form, of at most %d bytes, below /", w.Root, maxRoot)
+	case w.ClientPath != "" && (!cleanPath(w.ClientPath) || len(w.ClientPath) > maxClientPath):
+		return bad(key+".client_path", "%.400q is not an absolute path in its shortest form, of at most %d bytes, below /", w.ClientPath, maxClientPath)
 	case l.Overlaps(w.Root):
 		return bad(key+".root", "%q overlaps the broker's own folders", w.Root)
 	case w.UID == 0 || w.UID > wire.MaxUID || b.Holds(w.UID):
@@ -159,6 +242,9 @@ func (p *Profile) complete(key string) error {
 	orDefault(&p.Tmp, 256*MiB)
 	orDefault(&p.MaxRecord, 128*MiB)
 	orDefault(&p.Spool, 256*MiB)
+	if p.State == 0 {
+		p.State = StateSize(GiB)
+	}
 	if p.Kind == KindPi {
 		orDefault(&p.MaxInput, 4*MiB) // Pi's reader is quadratic in the line
 	}
@@ -180,6 +266,8 @@ func (p *Profile) complete(key string) error {
 		return bad(key+".cpus", "%v is not between 0.01 and 4096", p.CPUs)
 	case p.MaxRecord > p.Spool || p.Spool-p.MaxRecord < spoolReserve:
 		return bad(key+".spool", "%d bytes are too few, it must hold max_record, %d, and %d more", p.Spool, p.MaxRecord, spoolReserve)
+	case p.State != Unlimited && (p.State < StateSize(minState) || p.State > wire.MaxInteger):
+		return bad(key+".state", "%d bytes are not between %d and 2^53-1, nor \"unlimited\"", p.State, minState)
 	case max(p.Spool, p.MaxInput, p.Memory, p.Tmp) > wire.MaxInteger:
 		return bad(key, "a size is above 2^53-1 bytes")
 	}

@@ -24,6 +24,7 @@ const maxFile = 1 << 20
 type Config struct {
 	Runsc, Rootfs artifact.Location
 	Bridge        Bridge
+	Audit         Audit
 	// Deployments are all that are registered, by id.
 	Deployments map[string]*Deployment
 }
@@ -33,13 +34,32 @@ type Bridge struct {
 	// Path is the program; empty means the one beside the broker's own.
 	Path string `toml:"path"`
 	// FirstUID and UIDCount are a range of user ids that nothing else on the
-	// host uses; each session's bridge gets one of its own.
+	// host uses; each session gets a pair of its own.
 	FirstUID uint32 `toml:"first_uid"`
 	UIDCount uint32 `toml:"uid_count"`
 }
 
 // Holds reports whether the uid is one of the range.
 func (b Bridge) Holds(uid uint32) bool { return uid >= b.FirstUID && uid-b.FirstUID < b.UIDCount }
+
+// Pair returns the users of one session's processes, of the bridge and of the
+// reaper. There are Pairs of them.
+func (b Bridge) Pair(i uint32) (bridge, reaper uint32) {
+	return b.FirstUID + 2*i, b.FirstUID + 2*i + 1
+}
+
+// Pairs is how many sessions the range has users for.
+func (b Bridge) Pairs() uint32 { return b.UIDCount / 2 }
+
+// Audit says where the trail of decisions goes. Without a File it is part of
+// the log.
+type Audit struct {
+	File string `toml:"file"`
+	// MaxSize is when a file is rotated, in bytes; Files is how many there are
+	// at most, with the one that is written.
+	MaxSize Size `toml:"max_size"`
+	Files   int  `toml:"files"`
+}
 
 // location is a table of broker.toml.
 type location struct {
@@ -52,6 +72,7 @@ type brokerFile struct {
 	Runsc  location `toml:"runsc"`
 	Rootfs location `toml:"rootfs"`
 	Bridge Bridge   `toml:"bridge"`
+	Audit  Audit    `toml:"audit"`
 }
 
 // Load reads broker.toml and deployments/*.toml. Every error has
@@ -67,10 +88,15 @@ func Load(l layout.Layout) (*Config, error) {
 		return nil, err
 	}
 	c := &Config{
-		Runsc: artifact.Location(f.Runsc), Rootfs: artifact.Location(f.Rootfs), Bridge: f.Bridge,
+		Runsc: artifact.Location(f.Runsc), Rootfs: artifact.Location(f.Rootfs), Bridge: f.Bridge, Audit: f.Audit,
 		Deployments: make(map[string]*Deployment),
 	}
-	if err := c.check(); err != nil {
+	if c.Rootfs.Path == "" && c.Rootfs.Manifest == "" {
+		// An imported one is known by its digest.
+		dir := l.Rootfs(strings.TrimPrefix(c.Rootfs.Digest, "sha256:"))
+		c.Rootfs.Path, c.Rootfs.Manifest = dir+"/tree", dir+"/manifest"
+	}
+	if err := errors.Join(c.check(), c.Audit.complete()); err != nil {
 		return nil, in(filepath.Join(l.Etc, "broker.toml"), err)
 	}
 	if err := c.loadDeployments(l); err != nil {
@@ -98,10 +124,46 @@ func (c *Config) check() error {
 		return bad("bridge.path", "%q is not an absolute path in its shortest form", b.Path)
 	case b.FirstUID == 0:
 		return bad("bridge.first_uid", "it is missing or 0; a bridge never runs as root")
-	case b.UIDCount == 0:
-		return bad("bridge.uid_count", "it is missing or 0")
+	case b.UIDCount < 2:
+		return bad("bridge.uid_count", "it is missing or below 2: a session has two users")
 	case uint64(b.FirstUID)+uint64(b.UIDCount) > wire.MaxUID || b.Holds(nobody):
 		return bad("bridge.uid_count", "the range goes beyond the valid uids or holds %d, which means nobody", nobody)
+	}
+	return nil
+}
+
+func (a *Audit) complete() error {
+	if a.File == "" {
+		if *a != (Audit{}) {
+			return bad("audit", "max_size and files belong to a file")
+		}
+		return nil
+	}
+	if a.MaxSize == 0 {
+		a.MaxSize = 16 * MiB
+	}
+	if a.Files == 0 {
+		a.Files = 4
+	}
+	switch {
+	case !cleanPath(a.File):
+		return bad("audit.file", "%q is not an absolute path in its shortest form", a.File)
+	case a.MaxSize < minAudit || a.MaxSize > GiB:
+		return bad("audit.max_size", "%d bytes are not between %d and %d", a.MaxSize, minAudit, GiB)
+	case a.Files < 2 || a.Files > 99:
+		return bad("audit.files", "%d is not between 2 and 99", a.Files)
+	}
+	return nil
+}
+
+// checkSessions makes sure that no deployment can take another's users.
+func (c *Config) checkSessions() error {
+	sum := 0
+	for _, d := range c.Deployments {
+		sum += d.MaxSessions
+	}
+	if pairs := int(c.Bridge.Pairs()); sum > pairs {
+		return bad("bridge.uid_count", "the deployments may have %d sessions in all, and there are users for %d (two each)", sum, pairs)
 	}
 	return nil
 }
@@ -137,6 +199,9 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 	}
 	if len(names) == 0 {
 		return in(path, errors.New("there is no deployment"))
+	}
+	if err := c.checkSessions(); err != nil {
+		return in(filepath.Join(l.Etc, "broker.toml"), err)
 	}
 	return nil
 }

@@ -216,14 +216,14 @@ func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*ses
 			Advice: "delete sessions that have ended, or have the operator raise max_sessions",
 		}
 	}
-	uid, err := m.freeUID()
+	bridgeUID, reaperUID, err := m.freeUIDs()
 	if err != nil {
 		return nil, err
 	}
 	s := m.newSession(record.Record{
 		Session: wire.SessionID(hex.EncodeToString(id[:])), Deployment: d.ID, Container: d.Container,
 		Workspace: workspace, Profile: profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
-		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: uid,
+		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: bridgeUID, ReaperUID: reaperUID,
 	})
 	s.turn <- struct{}{}
 	m.sessions[s.rec.Session] = s
@@ -231,18 +231,19 @@ func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*ses
 	return s, nil
 }
 
-func (m *Manager) freeUID() (uint32, error) {
+func (m *Manager) freeUIDs() (bridge, reaper uint32, err error) {
 	used := make(map[uint32]bool, len(m.sessions))
 	for _, s := range m.sessions {
 		used[s.rec.BridgeUID] = true
+		used[s.rec.ReaperUID] = true
 	}
 	b := m.Registry.Bridge
-	for i := range b.UIDCount {
-		if uid := b.FirstUID + i; !used[uid] {
-			return uid, nil
+	for i := range b.Pairs() {
+		if bridge, reaper = b.Pair(i); !used[bridge] && !used[reaper] {
+			return bridge, reaper, nil
 		}
 	}
-	return 0, &wire.Error{Code: wire.CodeTooManySessions, Message: "all users of the bridges are in use", Advice: "delete sessions that have ended, or have the operator raise bridge.uid_count"}
+	return 0, 0, &wire.Error{Code: wire.CodeTooManySessions, Message: "all users of the bridges are in use", Advice: "delete sessions that have ended, or have the operator raise bridge.uid_count"}
 }
 
 // sorted returns the sessions of a scope in the order of their ids. The
