@@ -27,6 +27,7 @@ const (
 	exitConfig
 	exitArtifact
 	exitRunning
+	exitLimits
 )
 
 const usage = `Usage: paseo-sandbox-broker [--prefix DIR] [--listen] [--log-json]
@@ -45,7 +46,7 @@ deployment (FileDescriptorName=), the operator's "admin".
 
 Exit status: 0 success, 1 failure while running, 2 wrong usage, 3 not root,
 4 invalid configuration, 5 runsc, rootfs or bridge missing or not as pinned,
-6 another broker runs.
+6 another broker runs, 7 the host can't bound what sessions use.
 `
 
 type options struct {
@@ -132,6 +133,8 @@ func status(err error) int {
 		return exitConfig
 	case code == wire.CodeBrokerRunning:
 		return exitRunning
+	case code == wire.CodeDiskUnavailable || code == wire.CodeLimitsUnavailable:
+		return exitLimits
 	}
 	return exitRuntime
 }

@@ -12,6 +12,8 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
@@ -108,8 +110,21 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	if err != nil {
 		return err
 	}
+	images, err := prepareHomes(ctx, config)
+	if err != nil {
+		return err
+	}
+	// Last of what can fail: the manager removes what this makes.
+	groups, err := cgroup.Open(l.CgroupParent())
+	if err != nil {
+		return err
+	}
+	if !groups.CountsSwap() {
+		log.Warn("swap_uncounted", "advice", "the kernel limits no swap: a session may use it beside its memory; turn swap off, or boot with swapaccount=1")
+	}
+	log.Info("limits", "cgroups", groups.Version(), "parent", groups.Parent())
 	c := session.Config{
-		Layout: l, Registry: config, Runtime: runtime, CheckRootfs: parts.Rootfs.VerifyIdentity,
+		Layout: l, Registry: config, Runtime: runtime, Groups: groups, Images: images, CheckRootfs: parts.Rootfs.VerifyIdentity,
 		Boot: strings.TrimSpace(string(boot)), Log: log,
 	}
 	// The file stays open until parts is closed, after everything here.
@@ -126,6 +141,22 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 		log.Error("recovery_incomplete", "error", err.Error(), "advice", "run broker-admin doctor")
 	}
 	return listen(ctx, o, l, config, manager, log)
+}
+
+// prepareHomes makes sure that the home of each profile can be made.
+func prepareHomes(ctx context.Context, config *registry.Config) (*disk.Images, error) {
+	images := &disk.Images{}
+	for _, d := range config.Deployments {
+		for _, p := range d.Profiles {
+			if p.State == registry.Unlimited {
+				continue
+			}
+			if err := images.Prepare(ctx, int64(p.State)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return images, nil
 }
 
 func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, log hclog.Logger) error {

@@ -38,6 +38,8 @@ type Session struct {
 type Limits struct {
 	// MemoryBytes bounds the sandbox with everything in it, in bytes.
 	MemoryBytes int64
+	// CountSwap says that the kernel can count swap as memory.
+	CountSwap bool
 	// CPUs is how many CPUs' time it gets; 0.5 is half of one.
 	CPUs float64
 	// PIDs bounds the host's threads of the sandbox.
@@ -127,8 +129,11 @@ func rlimits(l Limits) []specs.POSIXRlimit {
 	return limits
 }
 
-// cpuPeriod is the length of a scheduling period, in microseconds.
-const cpuPeriod = 100_000
+// CPUPeriod is the length of a scheduling period, in microseconds.
+const CPUPeriod = 100_000
+
+// CPUQuota is the CPU time in each period, in microseconds.
+func (l Limits) CPUQuota() int64 { return int64(l.CPUs * CPUPeriod) }
 
 func resources(s Session) *specs.LinuxResources {
 	if s.CgroupPath == "" {
@@ -137,9 +142,12 @@ func resources(s Session) *specs.LinuxResources {
 	r := &specs.LinuxResources{}
 	if memory := s.Limits.MemoryBytes; memory > 0 {
 		r.Memory = &specs.LinuxMemory{Limit: &memory}
+		if s.Limits.CountSwap {
+			r.Memory.Swap = &memory // of memory and swap together
+		}
 	}
 	if s.Limits.CPUs > 0 {
-		quota, period := int64(s.Limits.CPUs*cpuPeriod), uint64(cpuPeriod)
+		quota, period := s.Limits.CPUQuota(), uint64(CPUPeriod)
 		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
 	}
 	if pids := s.Limits.PIDs; pids > 0 {

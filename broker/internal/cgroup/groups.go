@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -45,7 +46,7 @@ func open(root, own, name string) (*Groups, error) {
 	}
 	for _, c := range controllers {
 		if err := g.prepare(c); err != nil {
-			return nil, err
+			return nil, errors.Join(err, g.RemoveEmpty(g.parent))
 		}
 	}
 	_, err := os.Stat(g.file("memory", g.parent, g.pick("memory.memsw.limit_in_bytes", "memory.swap.max")))
@@ -63,8 +64,8 @@ func (g *Groups) Parent() string { return g.parent }
 // can have swapped out more than its memory.
 func (g *Groups) CountsSwap() bool { return g.swap }
 
-// String says which cgroups the host has.
-func (g *Groups) String() string { return g.pick("v1", "v2") + ", below " + g.parent }
+// Version says which cgroups the host has.
+func (g *Groups) Version() string { return g.pick("v1", "v2") }
 
 // delegated returns the group that systemd has given to the broker, if the
 // broker has been put below it, and else "". A group that has processes can't

@@ -3,10 +3,10 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Limits are what must be in force. Zero means that there is no limit.
@@ -21,9 +21,6 @@ type Limits struct {
 
 // v1Files hold each controller's limit.
 var v1Files = map[string]string{"cpu": "cpu.cfs_quota_us", "memory": "memory.limit_in_bytes", "pids": "pids.max"}
-
-// unlimited is what the files say, in v2 as a word.
-const unlimited = "max"
 
 // Verify asks the kernel whether the limits are in force for the process, a
 // sandbox's. That runsc was told is not enough: it leaves a group alone that
@@ -61,7 +58,7 @@ func (g *Groups) Verify(path string, pid int, l Limits) error {
 func (g *Groups) check(controller, path, file string, pid int, want string) error {
 	got, err := os.ReadFile(g.file(controller, path, file))
 	members, err2 := words(g.file(controller, path, "cgroup.procs"))
-	switch text := trim(got); {
+	switch text := strings.TrimSpace(string(got)); {
 	case err != nil || err2 != nil:
 		return notInForce(controller, errors.Join(err, err2))
 	case text != want:

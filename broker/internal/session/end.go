@@ -3,9 +3,9 @@ package session
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -39,7 +39,7 @@ func (s *session) begin() {
 
 // settle finds out why the sandbox has ended, while its cgroup still tells.
 func (s *session) settle() {
-	oom, err := cgroup.OOMKilled(s.cgroup())
+	oom, err := s.m.Groups.OOMKilled(s.cgroup())
 	if err != nil {
 		s.log.Error("memory_events_unread", "error", err.Error())
 	}
@@ -93,7 +93,11 @@ func (s *session) undoContainer(ctx context.Context) error {
 	} else if err = waitOrKill(ctx, reaper.Done(), func(ctx context.Context) error { return reaper.Kill(ctx) }); err == nil {
 		err = reaper.Close()
 	}
-	return errors.Join(err, cgroup.Remove(ctx, s.cgroup()))
+	err = errors.Join(err, s.m.Groups.Remove(ctx, s.cgroup()))
+	if parent := filepath.Dir(s.cgroup()); parent != s.m.Groups.Parent() {
+		err = errors.Join(err, s.m.Groups.RemoveEmpty(parent))
+	}
+	return err
 }
 
 // waitOrKill gives a process that has nothing left to do a moment to end.

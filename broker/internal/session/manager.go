@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
@@ -55,6 +56,9 @@ type Config struct {
 	Layout   layout.Layout
 	Registry *registry.Config
 	Runtime  Runtime
+	// Groups are the cgroups of the sessions, and Images their homes.
+	Groups *cgroup.Groups
+	Images *disk.Images
 	// CheckRootfs says before each session whether the rootfs is still the one
 	// that was verified.
 	CheckRootfs func() error
@@ -173,7 +177,7 @@ func (m *Manager) release() error {
 	if m.count() > 0 {
 		return nil
 	}
-	return errors.Join(m.Runtime.Tidy(), cgroup.RemoveEmpty(m.Layout.CgroupParent()))
+	return errors.Join(m.Runtime.Tidy(), m.Groups.RemoveEmpty(m.Groups.Parent()))
 }
 
 func (m *Manager) count() int {
@@ -225,6 +229,7 @@ func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*ses
 		Workspace: workspace, Profile: profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
 		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: bridgeUID, ReaperUID: reaperUID,
 	})
+	s.rec.Cgroup = m.Groups.Path(s.rec.Session)
 	s.turn <- struct{}{}
 	m.sessions[s.rec.Session] = s
 	m.work.Add(1)
