@@ -12,8 +12,6 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
@@ -56,6 +54,10 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, parts.Close()) }()
+	bounds, err := openBounds(ctx, l, config)
+	if err != nil {
+		return err
+	}
 	if err := l.Prepare(config.Containers()); err != nil {
 		return err
 	}
@@ -69,7 +71,8 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	log := hclog.New(&hclog.LoggerOptions{Name: "broker", Level: hclog.Info, Output: stderr, JSONFormat: o.logJSON})
-	return manage(ctx, o, l, config, parts, log)
+	bounds.report(log)
+	return manage(ctx, o, l, config, parts, bounds, log)
 }
 
 // progress says how far the check of the rootfs is, once a second, if it
@@ -86,7 +89,7 @@ func progress(w io.Writer) func(done, total int64) {
 
 // manage holds the sessions: it takes up those of an earlier broker and serves
 // requests.
-func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, log hclog.Logger) (err error) {
+func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, bounds *bounds, log hclog.Logger) (err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
@@ -110,21 +113,8 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	if err != nil {
 		return err
 	}
-	images, err := prepareHomes(ctx, config)
-	if err != nil {
-		return err
-	}
-	// Last of what can fail: the manager removes what this makes.
-	groups, err := cgroup.Open(l.CgroupParent())
-	if err != nil {
-		return err
-	}
-	if !groups.CountsSwap() {
-		log.Warn("swap_uncounted", "advice", "the kernel limits no swap: a session may use it beside its memory; turn swap off, or boot with swapaccount=1")
-	}
-	log.Info("limits", "cgroups", groups.Version(), "parent", groups.Parent())
 	c := session.Config{
-		Layout: l, Registry: config, Runtime: runtime, Groups: groups, Images: images, CheckRootfs: parts.Rootfs.VerifyIdentity,
+		Layout: l, Registry: config, Runtime: runtime, Groups: bounds.groups, Images: bounds.images, CheckRootfs: parts.Rootfs.VerifyIdentity,
 		Boot: strings.TrimSpace(string(boot)), Log: log,
 	}
 	// The file stays open until parts is closed, after everything here.
@@ -141,22 +131,6 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 		log.Error("recovery_incomplete", "error", err.Error(), "advice", "run broker-admin doctor")
 	}
 	return listen(ctx, o, l, config, manager, log)
-}
-
-// prepareHomes makes sure that the home of each profile can be made.
-func prepareHomes(ctx context.Context, config *registry.Config) (*disk.Images, error) {
-	images := &disk.Images{}
-	for _, d := range config.Deployments {
-		for _, p := range d.Profiles {
-			if p.State == registry.Unlimited {
-				continue
-			}
-			if err := images.Prepare(ctx, int64(p.State)); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return images, nil
 }
 
 func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, log hclog.Logger) error {

@@ -26,8 +26,9 @@ type Groups struct {
 	parent string
 }
 
-// Open checks that the host can limit what a sandbox uses, and makes the
-// parent, a name with a slash before it, of the sessions' groups. Error:
+// Open checks that the host can limit what a sandbox uses. The name, with a
+// slash before it, is that of the parent of the sessions' groups. It is made to
+// see whether it can be, and is there again while sessions are. Error:
 // CodeLimitsUnavailable, which names what is missing.
 func Open(name string) (*Groups, error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
@@ -51,7 +52,7 @@ func open(root, own, name string) (*Groups, error) {
 	}
 	_, err := os.Stat(g.file("memory", g.parent, g.pick("memory.memsw.limit_in_bytes", "memory.swap.max")))
 	g.swap = err == nil
-	return g, nil
+	return g, g.RemoveEmpty(g.parent)
 }
 
 // Path is the cgroup of a session, in each hierarchy.

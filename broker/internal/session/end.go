@@ -43,6 +43,9 @@ func (s *session) settle() {
 	if err != nil {
 		s.log.Error("memory_events_unread", "error", err.Error())
 	}
+	if oom {
+		s.log.Warn("memory_exhausted", "advice", "the kernel has killed a process of the session for want of memory; raise memory in its profile")
+	}
 	s.mu.Lock()
 	s.oom = oom
 	s.mu.Unlock()

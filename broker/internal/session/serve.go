@@ -187,13 +187,13 @@ func (s *session) exit() wire.Exit {
 		e = *s.reported
 	}
 	switch {
-	case s.oom:
-		e.Reason = wire.ReasonOutOfMemory
-		if e.Code == unobserved {
-			e.Code, e.Signal = 128+int64(unix.SIGKILL), "KILL"
-		}
+	case s.oom && e.Reason == wire.ReasonUnknown:
+		e.Code, e.Signal, e.Reason = 128+int64(unix.SIGKILL), "KILL", wire.ReasonOutOfMemory
 	case s.rec.Terminated || s.signals[e.Signal]:
 		e.Reason = wire.ReasonTerminated
+	// Where a child was killed for want of memory, the agent has gone on.
+	case s.oom && e.Signal == "KILL":
+		e.Reason = wire.ReasonOutOfMemory
 	case s.reported != nil && e.Reason != wire.ReasonUnknown:
 		e.Reason = wire.ReasonExited
 	default:
