@@ -242,38 +242,69 @@ func TestChildOutOfMemory(t *testing.T) {
 	checkNothing(t, s)
 }
 
-// R34: a fork bomb stays in its sandbox: the host has no more threads of it
-// than allowed, the broker and a session beside it answer, and it can be ended.
+// R34: a fork bomb stays in its sandbox and gets EAGAIN: the sandbox lives, the
+// host does not come to refuse it threads, the broker and a session beside it
+// answer, and it can be ended.
 func TestForkBomb(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
 	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
 	sh, beside := startShell(ctx, t, s, "small"), startShell(ctx, t, s, "small")
-	sh.send(ctx, "bomb() { bomb | bomb & }; bomb; while :; do sleep 1; done")
-	hit := func() bool {
-		text := groupFile(t, sh.info.Session, "pids.events", "pids.events")
-		return word(text, "max ") != "0"
+	sh.send(ctx, "bomb() { bomb | bomb & }; bomb; while :; do :; done")
+	for said := ""; !strings.Contains(said, "Resource temporarily unavailable"); {
+		r, err := sh.session.Next(ctx)
+		if err != nil || r.Stream == wire.StreamExit {
+			t.Fatalf("%v, %q after %q", err, r.Data, said)
+		}
+		said += string(r.Data)
 	}
-	eventually(ctx, t, "the limit is hit", func() bool {
-		info, err := beside.broker.Inspect(ctx, sh.info.Session)
-		return hit() || err == nil && info.State == wire.StateExited
-	})
 	if got := beside.run(ctx, "echo fine"); got != "fine\n" {
 		t.Errorf("the session beside: %q", got)
 	}
-	info, err := beside.broker.Inspect(ctx, sh.info.Session)
-	t.Logf("%+v %+v %v", info, info.Exit, err)
-	if info.State == wire.StateRunning {
-		n, err := strconv.Atoi(strings.TrimSpace(groupFile(t, sh.info.Session, "pids.current", "pids.current")))
-		if err != nil || n > 96 {
-			t.Errorf("%d threads, %v", n, err)
-		}
+	if info, err := beside.broker.Inspect(ctx, sh.info.Session); err != nil || info.State != wire.StateRunning {
+		t.Errorf("the sandbox: %+v, %v", info, err)
+	}
+	if refused := word(groupFile(t, sh.info.Session, "pids.events", "pids.events"), "max "); refused != "0" {
+		t.Errorf("the host has refused %s threads", refused)
 	}
 	sh.delete(ctx)
 	if got := beside.run(ctx, "echo fine"); got != "fine\n" {
 		t.Errorf("the session beside, later: %q", got)
 	}
 	beside.delete(ctx)
+	checkNothing(t, s)
+}
+
+// R31, R34: a sandbox that dies because the host refuses it a thread has ended
+// for that reason.
+func TestTooManyProcessesIsNamed(t *testing.T) {
+	rootonly.Test(t)
+	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
+	defer cancel()
+	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	sh := startShell(ctx, t, s, "free")
+	sh.run(ctx, "true")
+	// What the profile allows is taken away, as if the sandbox needed more.
+	for _, pattern := range []string{"/sys/fs/cgroup/pids/", "/sys/fs/cgroup/"} {
+		found, err := filepath.Glob(pattern + s.CgroupParent() + "/" + string(sh.info.Session) + "/pids.max")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range found {
+			if err := os.WriteFile(file, []byte("1"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sh.run(ctx, "for i in $(seq 200); do sleep 300 & done; while :; do sleep 1; done")
+	if sh.exit == nil || sh.exit.Reason != wire.ReasonTooManyProcesses {
+		t.Errorf("the exit record: %+v", sh.exit)
+	}
+	eventually(ctx, t, "the broker knows", func() bool {
+		info, err := sh.broker.Inspect(ctx, sh.info.Session)
+		return err == nil && info.State == wire.StateExited && info.Exit.Reason == wire.ReasonTooManyProcesses
+	})
+	sh.delete(ctx)
 	checkNothing(t, s)
 }

@@ -126,8 +126,23 @@ func rlimits(l Limits) []specs.POSIXRlimit {
 	if l.OpenFiles > 0 {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Hard: l.OpenFiles, Soft: l.OpenFiles})
 	}
+	if l.PIDs > 0 {
+		n := l.processes()
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Hard: n, Soft: n})
+	}
 	return limits
 }
+
+// A process in a sandbox takes up to threadsEach threads of the host, and the
+// sandbox itself some ownThreads on few CPUs (measured).
+const (
+	threadsEach = 2
+	ownThreads  = 48
+)
+
+// processes is how many threads the agent may have: so few that the sandbox,
+// which would die of it, is not refused one by the host.
+func (l Limits) processes() uint64 { return uint64(max(l.PIDs-ownThreads, threadsEach) / threadsEach) }
 
 // CPUPeriod is the length of a scheduling period, in microseconds.
 const CPUPeriod = 100_000

@@ -1,8 +1,6 @@
 package cgroup
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,17 +16,26 @@ import (
 // want of memory. Ask before the container is deleted: the count goes with the
 // cgroup. A cgroup that is gone was not killed.
 func (g *Groups) OOMKilled(path string) (bool, error) {
-	// The same line, "oom_kill N", stands in both.
-	b, err := os.ReadFile(g.file("memory", path, g.pick("memory.oom_control", "memory.events")))
+	return g.happened("memory", path, g.pick("memory.oom_control", "memory.events"), "oom_kill")
+}
+
+// Crowded reports whether the kernel has refused the cgroup a thread, as
+// OOMKilled does.
+func (g *Groups) Crowded(path string) (bool, error) {
+	return g.happened("pids", path, "pids.events", "max")
+}
+
+// happened reports whether a file counts an event, as "NAME N".
+func (g *Groups) happened(controller, path, file, name string) (bool, error) {
+	b, err := os.ReadFile(g.file(controller, path, file))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for an out-of-memory kill: %w", err)
+		return false, fmt.Errorf("look for limits that were reached: %w", err)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(b))
-	for lines.Scan() {
-		if count, ok := strings.CutPrefix(lines.Text(), "oom_kill "); ok && count != "0" {
+	for line := range strings.Lines(string(b)) {
+		if count, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok && count != "0" {
 			return true, nil
 		}
 	}

@@ -40,14 +40,18 @@ func (s *session) begin() {
 // settle finds out why the sandbox has ended, while its cgroup still tells.
 func (s *session) settle() {
 	oom, err := s.m.Groups.OOMKilled(s.cgroup())
-	if err != nil {
-		s.log.Error("memory_events_unread", "error", err.Error())
+	crowded, err2 := s.m.Groups.Crowded(s.cgroup())
+	if err := errors.Join(err, err2); err != nil {
+		s.log.Error("limit_events_unread", "error", err.Error())
 	}
 	if oom {
 		s.log.Warn("memory_exhausted", "advice", "the kernel has killed a process of the session for want of memory; raise memory in its profile")
 	}
+	if crowded {
+		s.log.Warn("processes_exhausted", "advice", "the kernel has refused the session a thread; raise pids in its profile")
+	}
 	s.mu.Lock()
-	s.oom = oom
+	s.oom, s.crowded = oom, crowded
 	s.mu.Unlock()
 	close(s.reasoned)
 }

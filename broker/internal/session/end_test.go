@@ -118,6 +118,9 @@ func TestReasons(t *testing.T) {
 		"a child, long ago":           {&session{oom: true, reported: exited(0, "")}, wire.Exit{Reason: wire.ReasonExited, InputDelivered: 7}},
 		"a child, long ago, then 255": {&session{oom: true, reported: exited(unobserved, "")}, wire.Exit{Code: unobserved, Reason: wire.ReasonExited, InputDelivered: 7}},
 		"a child, then a client":      {&session{oom: true, reported: exited(137, "KILL"), signals: map[string]bool{"KILL": true}}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonTerminated, InputDelivered: 7}},
+		"no more threads":             {&session{crowded: true, reported: exited(2, "")}, wire.Exit{Code: 2, Reason: wire.ReasonTooManyProcesses, InputDelivered: 7}},
+		"threads, long ago":           {&session{crowded: true, reported: exited(0, "")}, wire.Exit{Reason: wire.ReasonExited, InputDelivered: 7}},
+		"the agent's own 2":           {&session{reported: exited(2, "")}, wire.Exit{Code: 2, Reason: wire.ReasonExited, InputDelivered: 7}},
 		"somebody's KILL":             {&session{reported: exited(137, "KILL")}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonExited, InputDelivered: 7}},
 	} {
 		t.Run(name, func(t *testing.T) {

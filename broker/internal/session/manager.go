@@ -114,10 +114,10 @@ type session struct {
 	bridge   *bridge
 	restarts []time.Time
 	// reported is the exit as the bridge knows it; signals are those that were
-	// sent; oom is what the kernel says.
-	reported *wire.Exit
-	signals  map[string]bool
-	oom      bool
+	// sent; oom and crowded are what the kernel says of memory and threads.
+	reported     *wire.Exit
+	signals      map[string]bool
+	oom, crowded bool
 }
 
 // New makes a manager. Recover comes next, then requests.
