@@ -82,7 +82,7 @@ func TestGroupsMadeByOthersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if wire.CodeOf(err) != wire.CodeLimitsUnavailable {
-		t.Errorf("got %+v, %v", info, err)
+		t.Fatalf("got %+v, %v", info, err)
 	}
 	eventually(ctx, t, "nothing is left", func() bool {
 		left, err := s.Leftovers()

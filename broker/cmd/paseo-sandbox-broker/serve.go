@@ -12,6 +12,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
@@ -72,7 +73,16 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 	}
 	log := hclog.New(&hclog.LoggerOptions{Name: "broker", Level: hclog.Info, Output: stderr, JSONFormat: o.logJSON})
 	bounds.report(log)
-	return manage(ctx, o, l, config, parts, bounds, log)
+	trail, err := audit.Open(config.Audit, log)
+	if err != nil {
+		return err
+	}
+	trail.Happened("start", "(broker)", "", "")
+	defer func() {
+		trail.Happened("stop", "(broker)", "", string(wire.CodeOf(err)))
+		err = errors.Join(err, trail.Close())
+	}()
+	return manage(ctx, o, l, config, parts, bounds, log, trail)
 }
 
 // progress says how far the check of the rootfs is, once a second, if it
@@ -89,7 +99,7 @@ func progress(w io.Writer) func(done, total int64) {
 
 // manage holds the sessions: it takes up those of an earlier broker and serves
 // requests.
-func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, bounds *bounds, log hclog.Logger) (err error) {
+func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, bounds *bounds, log hclog.Logger, trail *audit.Trail) (err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
@@ -115,7 +125,7 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	}
 	c := session.Config{
 		Layout: l, Registry: config, Runtime: runtime, Groups: bounds.groups, Images: bounds.images, CheckRootfs: parts.Rootfs.VerifyIdentity,
-		Boot: strings.TrimSpace(string(boot)), Log: log,
+		Boot: strings.TrimSpace(string(boot)), Log: log, Audit: trail,
 	}
 	// The file stays open until parts is closed, after everything here.
 	if err := bridge.Control(func(fd uintptr) { c.Bridge = int(fd) }); err != nil {
