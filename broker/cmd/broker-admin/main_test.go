@@ -56,9 +56,9 @@ func TestDoctorOnNothing(t *testing.T) {
 		t.Fatalf("%v in %s", err, &stdout)
 	}
 	want := map[string]bool{
-		"root": true, "kernel": true, "path resolution": true, "mount cloning": true, "namespaces": true, "cgroups": true,
+		"root": true, "kernel": true, "path resolution": true, "mount cloning": true, "namespaces": true, "limits": true,
 		"process descriptors": true, "memory files": true, "leftovers": true,
-		"configuration": false, "folders": false, "audit": false, "spool": false, "disk": false, "runsc, bridge and rootfs": false, "broker": false,
+		"configuration": false, "folders": false, "audit": false, "spool": false, "disk": false, "disks of homes": false, "runsc, bridge and rootfs": false, "broker": false,
 	}
 	if report.OK || len(report.Checks) != len(want) {
 		t.Errorf("got %+v", report)

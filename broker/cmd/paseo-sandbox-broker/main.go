@@ -29,6 +29,7 @@ const (
 	exitConfig
 	exitArtifact
 	exitRunning
+	exitLimits
 )
 
 const usage = `Usage: paseo-sandbox-broker [--prefix DIR] [--listen] [--log-json]
@@ -48,7 +49,7 @@ configuration again, as broker-admin reload makes it.
 
 Exit status: 0 success, 1 failure while running, 2 wrong usage, 3 not root,
 4 invalid configuration, 5 runsc, rootfs or bridge missing or not as pinned,
-6 another broker runs.
+6 another broker runs, 7 the host can't bound what sessions use.
 `
 
 type options struct {
@@ -151,6 +152,8 @@ func status(err error) int {
 		return exitConfig
 	case code == wire.CodeBrokerRunning:
 		return exitRunning
+	case code == wire.CodeDiskUnavailable || code == wire.CodeLimitsUnavailable:
+		return exitLimits
 	}
 	return exitRuntime
 }

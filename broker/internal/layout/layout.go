@@ -85,7 +85,13 @@ func (l Layout) BrokerSocket(id string, container bool) string {
 }
 
 // Session holds the paths of one session.
-type Session struct{ Pin, Bundle, Attachments, Spool, State, Socket string }
+//
+// State is the image of the agent's home, which is mounted at Home, or the
+// home itself, if its size is not bounded.
+type Session struct{ Pin, Home, Bundle, Attachments, Spool, State, Socket string }
+
+// homeSuffix tells the mount of a home from the pin beside it.
+const homeSuffix = ".home"
 
 // SocketName is the session's socket, relative to its deployment's folder.
 func SocketName(id wire.SessionID) string { return "s/" + string(id) + ".sock" }
@@ -94,6 +100,7 @@ func SocketName(id wire.SessionID) string { return "s/" + string(id) + ".sock" }
 func (l Layout) Session(deployment string, container bool, id wire.SessionID) Session {
 	return Session{
 		Pin:         l.Mounts() + "/" + string(id),
+		Home:        l.Mounts() + "/" + string(id) + homeSuffix,
 		Bundle:      l.Bundles() + "/" + string(id),
 		Attachments: l.Bundles() + "/" + string(id) + "/attachments",
 		Spool:       l.Spools() + "/" + string(id),
@@ -162,7 +169,7 @@ func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
 				dir := filepath.Dir(filepath.Dir(path))
 				t.Deployment, t.Container = filepath.Base(dir), filepath.Dir(dir) == l.Run+"/c"
 			}
-			if id := wire.SessionID(name); id.Valid() {
+			if id := wire.SessionID(strings.TrimSuffix(name, homeSuffix)); id.Valid() {
 				found[id] = t
 			}
 		}

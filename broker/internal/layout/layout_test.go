@@ -2,6 +2,7 @@ package layout
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
@@ -77,5 +78,31 @@ func TestAt(t *testing.T) {
 	}
 	if l, err := At(""); err != nil || l != Default {
 		t.Errorf("got %v, %v", l, err)
+	}
+}
+
+// R32: what a session has left is found in each folder, also a home alone,
+// and what bears no session's id is nobody's.
+func TestTraces(t *testing.T) {
+	l, err := At(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]wire.SessionID{}
+	for i, dir := range []string{l.Mounts(), l.Bundles(), l.Spools(), l.States()} {
+		ids[dir] = wire.SessionID(fmt.Sprintf("%032x", i+1))
+		if err := os.MkdirAll(dir+"/"+string(ids[dir]), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	home := l.Session("one", false, wire.SessionID(fmt.Sprintf("%032x", 9))).Home
+	for _, path := range []string{home, l.Mounts() + "/x.home", l.States() + "/.doctor-1"} {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := l.Traces()
+	if err != nil || len(found) != 5 || found[wire.SessionID(fmt.Sprintf("%032x", 9))].Path != home {
+		t.Errorf("got %v, %v", found, err)
 	}
 }

@@ -3,9 +3,9 @@ package session
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -39,12 +39,19 @@ func (s *session) begin() {
 
 // settle finds out why the sandbox has ended, while its cgroup still tells.
 func (s *session) settle() {
-	oom, err := cgroup.OOMKilled(s.cgroup())
-	if err != nil {
-		s.log.Error("memory_events_unread", "error", err.Error())
+	oom, err := s.m.Groups.OOMKilled(s.cgroup())
+	crowded, err2 := s.m.Groups.Crowded(s.cgroup())
+	if err := errors.Join(err, err2); err != nil {
+		s.log.Error("limit_events_unread", "error", err.Error())
+	}
+	if oom {
+		s.log.Warn("memory_exhausted", "advice", "the kernel has killed a process of the session for want of memory; raise memory in its profile")
+	}
+	if crowded {
+		s.log.Warn("processes_exhausted", "advice", "the kernel has refused the session a thread; raise pids in its profile")
 	}
 	s.mu.Lock()
-	s.oom = oom
+	s.oom, s.crowded = oom, crowded
 	s.mu.Unlock()
 	close(s.reasoned)
 }
@@ -94,7 +101,11 @@ func (s *session) undoContainer(ctx context.Context) error {
 	} else if err = waitOrKill(ctx, reaper.Done(), func(ctx context.Context) error { return reaper.Kill(ctx) }); err == nil {
 		err = reaper.Close()
 	}
-	return errors.Join(err, cgroup.Remove(ctx, s.cgroup()))
+	err = errors.Join(err, s.m.Groups.Remove(ctx, s.cgroup()))
+	if parent := filepath.Dir(s.cgroup()); parent != s.m.Groups.Parent() {
+		err = errors.Join(err, s.m.Groups.RemoveEmpty(parent))
+	}
+	return err
 }
 
 // waitOrKill gives a process that has nothing left to do a moment to end.

@@ -100,3 +100,33 @@ func TestSignalToNone(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// R31: memory is blamed for an end that it caused, and for no other.
+func TestReasons(t *testing.T) {
+	exited := func(code int64, signal string) *wire.Exit {
+		return &wire.Exit{Code: code, Signal: signal, Reason: wire.ReasonExited, InputDelivered: 7}
+	}
+	unseen := &wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown, InputDelivered: 7}
+	for name, c := range map[string]struct {
+		s    *session
+		want wire.Exit
+	}{
+		"nothing is known":            {&session{}, wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown}},
+		"the sandbox was killed":      {&session{oom: true, reported: unseen}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonOutOfMemory, InputDelivered: 7}},
+		"killed, and no bridge":       {&session{oom: true}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonOutOfMemory}},
+		"the first process":           {&session{oom: true, reported: exited(137, "KILL")}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonOutOfMemory, InputDelivered: 7}},
+		"a child, long ago":           {&session{oom: true, reported: exited(0, "")}, wire.Exit{Reason: wire.ReasonExited, InputDelivered: 7}},
+		"a child, long ago, then 255": {&session{oom: true, reported: exited(unobserved, "")}, wire.Exit{Code: unobserved, Reason: wire.ReasonExited, InputDelivered: 7}},
+		"a child, then a client":      {&session{oom: true, reported: exited(137, "KILL"), signals: map[string]bool{"KILL": true}}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonTerminated, InputDelivered: 7}},
+		"no more threads":             {&session{crowded: true, reported: exited(2, "")}, wire.Exit{Code: 2, Reason: wire.ReasonTooManyProcesses, InputDelivered: 7}},
+		"threads, long ago":           {&session{crowded: true, reported: exited(0, "")}, wire.Exit{Reason: wire.ReasonExited, InputDelivered: 7}},
+		"the agent's own 2":           {&session{reported: exited(2, "")}, wire.Exit{Code: 2, Reason: wire.ReasonExited, InputDelivered: 7}},
+		"somebody's KILL":             {&session{reported: exited(137, "KILL")}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonExited, InputDelivered: 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := c.s.exit(); got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
+	}
+}

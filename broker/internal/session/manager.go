@@ -14,6 +14,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
@@ -58,6 +59,9 @@ type Config struct {
 	// Registry is the configuration to begin with; Use replaces it.
 	Registry *registry.Config
 	Runtime  Runtime
+	// Groups are the cgroups of the sessions, and Images their homes.
+	Groups *cgroup.Groups
+	Images *disk.Images
 	// CheckRootfs says before each session whether the rootfs is still the one
 	// that was verified.
 	CheckRootfs func() error
@@ -118,10 +122,10 @@ type session struct {
 	peers    []uint32
 	restarts []time.Time
 	// reported is the exit as the bridge knows it; signals are those that were
-	// sent; oom is what the kernel says.
-	reported *wire.Exit
-	signals  map[string]bool
-	oom      bool
+	// sent; oom and crowded are what the kernel says of memory and threads.
+	reported     *wire.Exit
+	signals      map[string]bool
+	oom, crowded bool
 }
 
 // New makes a manager. Recover comes next, then requests.
@@ -186,7 +190,7 @@ func (m *Manager) release() error {
 	if m.count() > 0 {
 		return nil
 	}
-	return errors.Join(m.Runtime.Tidy(), cgroup.RemoveEmpty(m.Layout.CgroupParent()))
+	return errors.Join(m.Runtime.Tidy(), m.Groups.RemoveEmpty(m.Groups.Parent()))
 }
 
 func (m *Manager) count() int {
@@ -243,6 +247,7 @@ func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error)
 		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: bridgeUID, ReaperUID: reaperUID,
 	})
 	s.peers = current.PeerUIDs
+	s.rec.Cgroup = m.Groups.Path(s.rec.Session)
 	s.turn <- struct{}{}
 	m.sessions[s.rec.Session] = s
 	m.work.Add(1)
