@@ -110,6 +110,9 @@ const (
 	ReasonOutOfMemory Reason = "out_of_memory"
 	// ReasonHostRestarted: the host went down while the agent ran.
 	ReasonHostRestarted Reason = "host_restarted"
+	// ReasonTooManyProcesses: the sandbox needed more threads of the host than
+	// its limit.
+	ReasonTooManyProcesses Reason = "too_many_processes"
 	// ReasonUnknown: the sandbox is gone and its status was not observed.
 	ReasonUnknown Reason = "unknown"
 )

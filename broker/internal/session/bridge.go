@@ -116,10 +116,12 @@ func (s *session) launch() (*bridge, error) {
 func (s *session) configure(conn *net.UnixConn) error {
 	names, fds := s.shared()
 	c := s.rec.Custody
-	peers := make([]uint64, len(c.PeerUIDs))
-	for i, uid := range c.PeerUIDs {
+	s.mu.Lock()
+	peers := make([]uint64, len(s.peers))
+	for i, uid := range s.peers {
 		peers[i] = uint64(uid)
 	}
+	s.mu.Unlock()
 	payload, err := wire.Encode(wire.Configure{
 		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: c.Framing, Descriptors: names, PeerUIDs: peers,
 		MaxRecord: c.MaxRecord, MaxInput: c.MaxInput, SpoolLimit: c.SpoolLimit,

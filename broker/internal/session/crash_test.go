@@ -62,7 +62,7 @@ func crashChild() {
 	}
 	fmt.Println(info.Session)
 	die("running")
-	if err := m.Delete(context.Background(), "one", info.Session); err != nil {
+	if err := m.Delete(context.Background(), Of("one"), info.Session); err != nil {
 		panic(err)
 	}
 	os.Exit(0)
@@ -107,7 +107,7 @@ func TestCrashAtEachStep(t *testing.T) {
 			m := s.manager()
 			// A bridge that had no descriptors yet ends by itself.
 			s.eventually("nothing left", func() bool { return len(s.leftovers()) == 0 })
-			if page, _ := m.List("", ""); len(page) != 0 {
+			if page, _ := m.List(Operator(), ""); len(page) != 0 {
 				t.Errorf("the broker still knows %+v", page)
 			}
 		})
@@ -120,11 +120,11 @@ func TestCrashWhileRunning(t *testing.T) {
 	s := newSystem(t)
 	id := s.crash("running")
 	m := s.manager()
-	info, err := m.Inspect("one", id)
+	info, err := m.Inspect(Of("one"), id)
 	if err != nil || info.State != wire.StateRunning {
 		t.Fatalf("got %+v, %v, want a running session", info, err)
 	}
-	info, err = m.Terminate(context.Background(), "one", id, 10e9)
+	info, err = m.Terminate(context.Background(), Of("one"), id, 10e9)
 	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonTerminated {
 		t.Errorf("got %+v, %v", info, err)
 	}
@@ -158,7 +158,7 @@ func TestCrashThenSandboxDies(t *testing.T) {
 	id := s.crash("running")
 	s.killSandbox(id)
 	m := s.manager()
-	info, err := m.Inspect("one", id)
+	info, err := m.Inspect(Of("one"), id)
 	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonUnknown {
 		t.Errorf("got %+v, %v", info, err)
 	}
@@ -176,13 +176,13 @@ func TestReboot(t *testing.T) {
 	if err := m.Recover(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	info, err := m.Inspect("one", id)
+	info, err := m.Inspect(Of("one"), id)
 	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonHostRestarted {
 		t.Errorf("got %+v, %v", info, err)
 	}
 	// The output is readable: a bridge is there, and takes turns with others.
 	readable := func() bool {
-		i, err := m.Inspect("one", id)
+		i, err := m.Inspect(Of("one"), id)
 		return err == nil && i.BridgePID != 0 && i.BridgePID != info.BridgePID
 	}
 	s.eventually("readable", readable)

@@ -40,8 +40,10 @@ func (m *Manager) Recover(ctx context.Context) error {
 		s.log.Warn("orphan_found", "advice", "its record is missing; what is left of it is removed")
 	}
 	var failed error
-	for _, s := range m.sorted("") {
+	for _, s := range m.sorted(Operator()) {
 		s.turn <- struct{}{}
+		// The users may have changed while no broker ran.
+		s.welcome(m.registry.Load())
 		err := s.recover(ctx)
 		if orphans[s.rec.Session] != nil && err == nil {
 			s.happened("orphanRemoved", "")

@@ -16,7 +16,7 @@ func TestSparesAreTakenBack(t *testing.T) {
 	m := s.manager()
 	s.eventually("regained", s.said("spares_regained"))
 	find := func() *session {
-		found, err := m.find("", id)
+		found, err := m.find(Operator(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestLyingBridgeReturnsNothing(t *testing.T) {
 	before := openFDs(t)
 	m := s.manager()
 	s.eventually("refused", s.said("spares_not_regained"))
-	found, err := m.find("", id)
+	found, err := m.find(Operator(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,10 +75,10 @@ func TestUnattachedIsTerminated(t *testing.T) {
 				s.killBridges()
 			}
 			s.eventually("ended", s.hasState(m, id, wire.StateExited))
-			if info, err := m.Inspect("one", id); err != nil || info.Exit.Reason != wire.ReasonTerminated {
+			if info, err := m.Inspect(Of("one"), id); err != nil || info.Exit.Reason != wire.ReasonTerminated {
 				t.Errorf("got %+v, %v", info, err)
 			}
-			if err := m.Delete(context.Background(), "", id); err != nil {
+			if err := m.Delete(context.Background(), Operator(), id); err != nil {
 				t.Fatal(err)
 			}
 		})
