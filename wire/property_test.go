@@ -86,6 +86,12 @@ func (g generator) fill(v reflect.Value, key string) {
 	case Framing:
 		v.SetString(string(sampled(g, []Framing{FramingLines, FramingPi})))
 		return
+	case Overflow:
+		v.SetString(string(sampled(g, []Overflow{"", OverflowBackpressure, OverflowDropOldest})))
+		return
+	case StallReason:
+		v.SetString(string(sampled(g, stallReasons)))
+		return
 	case AttachmentKind:
 		v.SetString(string(AttachmentExtension)) // a session has one of the other kind at most
 		return
@@ -179,7 +185,9 @@ func (g generator) mend(v reflect.Value) {
 		if m.Cursor = nil; m.From == FromCursor {
 			m.Cursor = &Cursor{Epoch: sampleEpoch, Sequence: integer(g, 0, MaxInteger)}
 		}
-		m.Takeover = m.Takeover && m.Mode == ModeWriter
+		if m.Takeover = m.Takeover && m.Mode == ModeWriter; m.Mode != ModeWriter {
+			m.LeaseMillis = 0
+		}
 	case *ErrorMessage:
 		if m.Code != CodeReplayGap {
 			m.LostBefore = 0
@@ -235,6 +243,10 @@ func (g generator) uint(key string) uint64 {
 	switch key {
 	case "graceMillis":
 		return integer(g, 0, MaxGraceMillis)
+	case "leaseMillis":
+		return sampled(g, []uint64{0, MinLeaseMillis, MaxLeaseMillis})
+	case "leaseRemainingMillis":
+		return integer(g, 0, MaxLeaseMillis)
 	case "uid", "gid", "peerUids":
 		return integer(g, 0, MaxUID)
 	case "maxFrame":

@@ -29,6 +29,9 @@ type Options struct {
 	MaxInput   uint64
 	SpoolLimit uint64
 	PeerUIDs   []uint64
+	// Overflow and LeaseMillis are those of wire.Configure.
+	Overflow    wire.Overflow
+	LeaseMillis uint64
 	// LogTo gets the bridge's log; nil drops it.
 	LogTo io.Writer
 }
@@ -217,6 +220,7 @@ func (r *Rig) Configure() wire.Configure {
 	c := wire.Configure{
 		Session: r.Session, Epoch: r.Epoch, Framing: r.Options.Framing, PeerUIDs: r.Options.PeerUIDs,
 		MaxRecord: r.Options.MaxRecord, MaxInput: r.Options.MaxInput, SpoolLimit: r.Options.SpoolLimit,
+		Overflow: r.Options.Overflow, LeaseMillis: r.Options.LeaseMillis,
 	}
 	for _, name := range order {
 		if _, ok := r.spares[name]; ok {

@@ -16,7 +16,8 @@ import (
 type Peer interface {
 	// Wake says that there may be new records.
 	Wake()
-	// Fence tells the writer that a newer one took its place.
+	// Fence tells the writer that it lost its seat; the generation is its own
+	// when its lease expired. What it has begun to send is to be forgotten.
 	Fence(generation uint64)
 }
 
@@ -24,6 +25,8 @@ type Peer interface {
 type Client struct {
 	peer Peer
 	name string
+	// lease is that of the writer; it is not changed after Attach.
+	lease lease
 	// sent is the highest sequence that the client may acknowledge.
 	sent atomic.Uint64
 }
@@ -45,10 +48,11 @@ func (s *Session) Attach(peer Peer, m wire.Attach) (c *Client, answer wire.Attac
 	c = &Client{peer: peer, name: m.Client}
 	c.sent.Store(mayAck)
 	if m.Mode == wire.ModeWriter {
+		c.lease.length = s.leaseOf(m)
 		if err := s.takeSeat(c, m.Takeover); err != nil {
 			return nil, wire.Attached{}, 0, err
 		}
-		answer.Lease = s.lease
+		answer.Lease, answer.LeaseMillis = s.proof, uint64(c.lease.length.Milliseconds())
 	}
 	s.clientsMu.Lock()
 	s.clients[c] = struct{}{}
@@ -93,14 +97,11 @@ func (s *Session) startOf(m wire.Attach) (next, mayAck uint64, err error) {
 // takeSeat makes c the writer. The entry of its generation is in the log
 // before anyone can see it, so that inputs are ordered against it.
 func (s *Session) takeSeat(c *Client, takeover bool) error {
+	s.expire()
 	if s.seat != nil && !takeover {
-		return &wire.Error{
-			Code:    wire.CodeWriterAlreadyAttached,
-			Message: fmt.Sprintf("the session has a living writer, %q of generation %d", s.seat.name, s.generation),
-			Advice:  "attach as an observer, or take over on purpose",
-		}
+		return s.taken()
 	}
-	lease := newLease()
+	proof := newProof()
 	if err := s.control.Append(journal.Generation{Number: s.generation + 1, Client: c.name}); err != nil {
 		return storageFull("the new writer", err)
 	}
@@ -108,11 +109,14 @@ func (s *Session) takeSeat(c *Client, takeover bool) error {
 	if s.seat != nil {
 		s.seat.peer.Fence(s.generation)
 	}
-	s.seat, s.lease = c, lease
+	c.lease.heard.Store(clock())
+	s.seat, s.proof = c, proof
+	wake(s.leaseWake)
 	return nil
 }
 
-func newLease() string {
+// newProof makes what the writer shows with each request.
+func newProof() string {
 	var b [16]byte
 	// It never fails (crypto/rand).
 	_, _ = rand.Read(b[:])
@@ -122,7 +126,8 @@ func newLease() string {
 // mayWrite checks the right of a request. A lease is bound to the connection
 // that got it.
 func (s *Session) mayWrite(c *Client, lease string) error {
-	if s.seat == c && subtle.ConstantTimeCompare([]byte(lease), []byte(s.lease)) == 1 {
+	s.expire()
+	if s.seat == c && subtle.ConstantTimeCompare([]byte(lease), []byte(s.proof)) == 1 {
 		return nil
 	}
 	return &wire.Error{
@@ -148,7 +153,7 @@ func (s *Session) Release(c *Client, lease string) error {
 	if err := s.mayWrite(c, lease); err != nil {
 		return err
 	}
-	s.seat, s.lease = nil, ""
+	s.seat, s.proof = nil, ""
 	return nil
 }
 
@@ -156,7 +161,7 @@ func (s *Session) Release(c *Client, lease string) error {
 func (s *Session) Detach(c *Client) {
 	s.mu.Lock()
 	if s.seat == c {
-		s.seat, s.lease = nil, ""
+		s.seat, s.proof = nil, ""
 	}
 	s.mu.Unlock()
 	s.clientsMu.Lock()

@@ -99,6 +99,7 @@ func (s *Session) Inspect(id uint64) wire.Status {
 	s.clientsMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.expire()
 	next := s.index.Next()
 	st := wire.Status{
 		ID: id, Session: s.cfg.Session, Epoch: s.cfg.Epoch, BridgePID: uint64(os.Getpid()),
@@ -113,6 +114,10 @@ func (s *Session) Inspect(id uint64) wire.Status {
 	if s.seat != nil {
 		st.HasWriter, st.Writer = true, s.seat.name
 		st.Observers = uint64(max(0, attached-1))
+		if l := &s.seat.lease; l.length > 0 {
+			st.LeaseMillis = uint64(l.length.Milliseconds())
+			st.LeaseRemainingMillis = uint64(max(0, l.left(clock())).Milliseconds())
+		}
 	}
 	return st
 }
