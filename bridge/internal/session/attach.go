@@ -61,7 +61,7 @@ func (s *Session) Attach(peer Peer, m wire.Attach) (c *Client, answer wire.Attac
 	answer.ID, answer.Session, answer.Epoch = m.ID, s.cfg.Session, s.cfg.Epoch
 	answer.Generation = s.generation
 	answer.NextSequence = s.index.Next()
-	answer.LostBefore, answer.Acked = s.floor.Sequence+1, s.floor.Sequence
+	answer.LostBefore, answer.Acked = s.floor.Sequence+1, s.floor.Acked
 	answer.Pending = s.requests.list(answer.NextSequence)
 	answer.InputClosed, answer.Exit = s.closed, s.visibleExit()
 	return c, answer, next, nil
@@ -169,13 +169,13 @@ func (s *Session) Detach(c *Client) {
 	s.clientsMu.Unlock()
 }
 
-// Gap returns the error for a reader that was overtaken by the writer's ack.
+// Gap returns the error for a reader that was overtaken by the floor.
 func (s *Session) Gap() *wire.Error { return replayGap(s.floorSequence.Load() + 1) }
 
 func replayGap(lostBefore uint64) *wire.Error {
 	return &wire.Error{
 		Code:       wire.CodeReplayGap,
-		Message:    fmt.Sprintf("records before %d were acknowledged by a writer and are gone", lostBefore),
+		Message:    fmt.Sprintf("records before %d are gone: a writer acknowledged them, or they were dropped at the spool's limit", lostBefore),
 		Advice:     "attach at the oldest record and treat the gap as lost",
 		LostBefore: lostBefore,
 	}

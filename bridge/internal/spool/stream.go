@@ -67,13 +67,13 @@ type Config struct {
 type Stream struct {
 	Config
 
-	taken   atomic.Int64 // bytes in the spool: the splice description's offset
-	stalled atomic.Bool
-	active  atomic.Int64 // time of the last transfer, Unix nanoseconds
-	resume  chan struct{}
-	stop    chan struct{}
-	done    chan struct{}
-	once    sync.Once
+	taken  atomic.Int64          // bytes in the spool: the splice description's offset
+	stall  atomic.Pointer[error] // why the stream is not read
+	active atomic.Int64          // time of the last transfer, Unix nanoseconds
+	resume chan struct{}
+	stop   chan struct{}
+	done   chan struct{}
+	once   sync.Once
 
 	// Of the pump alone:
 	numbered int64 // where the last numbered record ends
@@ -111,7 +111,15 @@ func New(c Config, numbered uint64) (*Stream, error) {
 func (s *Stream) Taken() int64 { return s.taken.Load() }
 
 // Stalled reports whether the stream is not being read.
-func (s *Stream) Stalled() bool { return s.stalled.Load() }
+func (s *Stream) Stalled() bool { return s.stall.Load() != nil }
+
+// StallReason returns why the stream is not being read, or nil.
+func (s *Stream) StallReason() error {
+	if reason := s.stall.Load(); reason != nil {
+		return *reason
+	}
+	return nil
+}
 
 // Done is closed when the pump has ended: at the stream's end, or by Close.
 func (s *Stream) Done() <-chan struct{} { return s.done }
@@ -119,7 +127,7 @@ func (s *Stream) Done() <-chan struct{} { return s.done }
 // Quiet reports whether the pump has nothing to do and has had nothing for the
 // given time: its pipe is empty and everything taken was looked at.
 func (s *Stream) Quiet(d time.Duration) bool {
-	if s.stalled.Load() || time.Since(time.Unix(0, s.active.Load())) < d {
+	if s.Stalled() || time.Since(time.Unix(0, s.active.Load())) < d {
 		return false
 	}
 	n, err := s.Pipe.Buffered()
@@ -213,7 +221,11 @@ func (s *Stream) pause(d time.Duration) bool {
 }
 
 func (s *Stream) setStall(reason error) {
-	if s.stalled.Swap(reason != nil) != (reason != nil) && s.OnStall != nil {
+	now := &reason
+	if reason == nil {
+		now = nil
+	}
+	if before := s.stall.Swap(now); (before == nil) != (now == nil) && s.OnStall != nil {
 		s.OnStall(reason)
 	}
 }
