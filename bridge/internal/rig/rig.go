@@ -32,6 +32,8 @@ type Options struct {
 	// Overflow and LeaseMillis are those of wire.Configure.
 	Overflow    wire.Overflow
 	LeaseMillis uint64
+	// Dir holds the session's files and socket; empty means a temporary folder.
+	Dir string
 	// LogTo gets the bridge's log; nil drops it.
 	LogTo io.Writer
 }
@@ -82,8 +84,11 @@ func New(t testing.TB, o Options) *Rig {
 	if o.PeerUIDs == nil {
 		o.PeerUIDs = []uint64{uint64(os.Getuid())}
 	}
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
 	r := &Rig{
-		T: t, Options: o, Dir: t.TempDir(), Session: "0198c0de00007000800000000000beef", Epoch: "0011223344556677",
+		T: t, Options: o, Dir: o.Dir, Session: "0198c0de00007000800000000000beef", Epoch: "0011223344556677",
 		spares: make(map[wire.DescriptorName]int), Reason: wire.ReasonExited,
 		Signals: make(chan string, 64), Exits: make(chan wire.BridgeExit, 64),
 	}

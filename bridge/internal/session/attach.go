@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/clock"
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/journal"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -109,7 +110,7 @@ func (s *Session) takeSeat(c *Client, takeover bool) error {
 	if s.seat != nil {
 		s.seat.peer.Fence(s.generation)
 	}
-	c.lease.heard.Store(clock())
+	c.lease.heard.Store(int64(clock.Now()))
 	s.seat, s.proof = c, proof
 	wake(s.leaseWake)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/clock"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -120,7 +121,7 @@ func (s *Session) Inspect(id uint64) wire.Status {
 		st.Observers = uint64(max(0, attached-1))
 		if l := &s.seat.lease; l.length > 0 {
 			st.LeaseMillis = uint64(l.length.Milliseconds())
-			st.LeaseRemainingMillis = uint64(max(0, l.left(clock())).Milliseconds())
+			st.LeaseRemainingMillis = uint64(max(0, l.left(clock.Now())).Milliseconds())
 		}
 	}
 	return st

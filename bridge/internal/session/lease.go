@@ -5,37 +5,31 @@ import (
 	"sync/atomic"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/clock"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
-
-// started is where the clock of the leases begins. Only differences count,
-// and time.Since takes them from the monotonic clock.
-var started = time.Now()
-
-// clock returns the time since the process began, in nanoseconds.
-func clock() int64 { return int64(time.Since(started)) }
 
 // lease is how long a writer may be silent. Zero is for ever. Once it has run
 // out nothing renews it: the writer has lost its seat, also when nobody has
 // noticed yet.
 type lease struct {
 	length time.Duration
-	heard  atomic.Int64 // on the clock; written by the connection's reader
+	heard  atomic.Int64 // clock.Now; written by the connection's reader
 }
 
 // renew notes a message of the writer, unless it comes too late.
 func (l *lease) renew() {
-	if now := clock(); l.left(now) > 0 {
-		l.heard.Store(now)
+	if now := clock.Now(); l.left(now) > 0 {
+		l.heard.Store(int64(now))
 	}
 }
 
 // left returns what is left of a lease that is not for ever.
-func (l *lease) left(now int64) time.Duration {
-	return l.length - time.Duration(now-l.heard.Load())
+func (l *lease) left(now time.Duration) time.Duration {
+	return l.length - (now - time.Duration(l.heard.Load()))
 }
 
-func (l *lease) expired() bool { return l.length > 0 && l.left(clock()) <= 0 }
+func (l *lease) expired() bool { return l.length > 0 && l.left(clock.Now()) <= 0 }
 
 // Heard renews the lease of a writer that has sent a message. It is called
 // from the connection's reader only, before the message has its effect.
@@ -99,7 +93,7 @@ func (s *Session) leaseLeft() (time.Duration, bool) {
 	if s.seat == nil || s.seat.lease.length == 0 {
 		return 0, false
 	}
-	return max(0, s.seat.lease.left(clock())), true
+	return max(0, s.seat.lease.left(clock.Now())), true
 }
 
 func (c *Config) checkLease() error {

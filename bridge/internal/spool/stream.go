@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/clock"
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/custody"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -78,6 +79,7 @@ type Stream struct {
 	// Of the pump alone:
 	numbered int64 // where the last numbered record ends
 	searched int64 // up to where there is no further delimiter
+	refused  bool  // the last splice failed
 	pieces   []Piece
 	buf      []byte
 	scratch  []byte // a record that began in an earlier chunk
@@ -102,7 +104,7 @@ func New(c Config, numbered uint64) (*Stream, error) {
 		pieces: make([]Piece, 0, maxPieces), buf: make([]byte, transfer),
 	}
 	s.taken.Store(taken)
-	s.active.Store(time.Now().UnixNano())
+	s.active.Store(int64(clock.Now()))
 	return s, nil
 }
 
@@ -127,7 +129,7 @@ func (s *Stream) Done() <-chan struct{} { return s.done }
 // Quiet reports whether the pump has nothing to do and has had nothing for the
 // given time: its pipe is empty and everything taken was looked at.
 func (s *Stream) Quiet(d time.Duration) bool {
-	if s.Stalled() || time.Since(time.Unix(0, s.active.Load())) < d {
+	if s.Stalled() || clock.Now()-time.Duration(s.active.Load()) < d {
 		return false
 	}
 	n, err := s.Pipe.Buffered()
@@ -198,12 +200,18 @@ func (s *Stream) step() error {
 	if err != nil {
 		return err
 	}
+	// There is room, and the splice may have to wait for the agent. One that
+	// failed did not have to, and won't the next time.
+	if !s.refused {
+		s.setStall(nil)
+	}
 	n, err := s.Pipe.SpliceTo(s.Splice, int(min(room, transfer)))
+	s.refused = err != nil
 	if err != nil {
 		return err
 	}
 	s.taken.Add(int64(n))
-	s.active.Store(time.Now().UnixNano())
+	s.active.Store(int64(clock.Now()))
 	return nil
 }
 
