@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the long forms: for half of the time the kill storm of the bridge and the
-# whole story in turn, for the other half every fuzz target. Prints counts as it
+# Runs the long forms: once those of the bridge that take a number of rounds;
+# for half of the time the kill storm of the bridge and the whole story in turn, for the other half every fuzz target. Prints counts as it
 # goes and ends with one line of totals; exits non-zero at the first fault.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +13,9 @@ case $duration in
 esac
 half=$((seconds / 2))
 start=$SECONDS
+PASEO_SANDBOX_MUTANTS=1 PASEO_SANDBOX_FIREHOSE=1m PASEO_SANDBOX_CYCLES=10000 PASEO_SANDBOX_MODEL_CHECKS=50 \
+  go test -race -count=1 -timeout 1h -run 'Mutants|Firehose|AttachAndDetach|Model|DiskFull' ./bridge/internal/app > /dev/null
+echo "$((SECONDS - start))s: mutants of the bridge, its model, readers and full disks, no fault"
 storms=0 stories=0
 while ((SECONDS - start < half)); do
   go test -race -count=1 -run 'Crash|Kill' ./bridge/internal/app > /dev/null

@@ -242,7 +242,13 @@ func fullAt(t *testing.T, r *rig.Rig, accepted, refused *int) (input string) {
 		return ""
 	}
 	for i := range 20 {
-		data := fmt.Sprintf(`{"type":"%d","text":"%s"}`+"\n", i, bytes.Repeat([]byte("i"), i*i*40))
+		// One that has no room may leave a part of itself behind; a small one
+		// follows.
+		length := 50
+		if i%2 == 1 {
+			length = i * 4000
+		}
+		data := fmt.Sprintf(`{"type":"%d","text":"%s"}`+"\n", i, bytes.Repeat([]byte("i"), length))
 		switch _, e := c.Input(fmt.Sprint(i), []byte(data)); {
 		case e == nil:
 			input += data

@@ -15,10 +15,8 @@ import (
 // modelClient is a client, and what the model knows of it.
 type modelClient struct {
 	*rig.Client
-	next  uint64 // sequence that has to come next
-	sent  uint64 // what it may acknowledge
-	stuck bool   // in the middle of an input
-	half  string // the payload of which the first half was sent
+	next uint64 // sequence that has to come next
+	sent uint64 // what it may acknowledge
 }
 
 // model is a reference for one session, and the session itself. It is a

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 )
 
 // mutantsVariable makes TestMutantsAreCaught try all mutants.
@@ -24,6 +26,7 @@ type edit struct{ file, before, after string }
 type mutant struct {
 	name, test string
 	quick      bool
+	root       bool // the test needs it
 	edits      []edit
 }
 
@@ -35,8 +38,10 @@ var mutants = []mutant{
 			"\tnext := launch(t, r)\n\t<-time.After(200 * time.Millisecond)\n\tk.kill(t)\n\treturn next\n"}},
 	},
 	{
+		// What is beyond it for long is what a full disk has left of an input.
 		name:  "splices input to the end of the file, beyond the committed end",
-		test:  "TestKilledBridgeLosesNothing",
+		test:  "TestDiskFullAtEveryStep",
+		root:  true,
 		edits: []edit{{"../session/stdin.go", "int(min(n, inputTransfer))", "inputTransfer"}},
 	},
 	{
@@ -85,6 +90,9 @@ func TestMutantsAreCaught(t *testing.T) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
+			if m.root {
+				rootonly.Test(t)
+			}
 			out, err := storm(t, m)
 			var exit *exec.ExitError
 			switch {
