@@ -163,6 +163,7 @@ func (s *session) replace(old *bridge) bool {
 	}
 	defer s.release()
 	exit, _ := old.proc.Exit()
+	s.happened("bridgeDied", "")
 	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
 	<-old.done
 	old.proc.Close()
@@ -190,6 +191,7 @@ func (s *session) replace(old *bridge) bool {
 	if s.state() == wire.StateStalled {
 		s.moveTo(wire.StateRunning)
 	}
+	s.happened("bridgeReplaced", "")
 	s.log.Info("bridge_replaced", "pid", s.info().BridgePID)
 	return true
 }
@@ -200,6 +202,7 @@ func (s *session) kill(b *bridge) {
 	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
 	if err := b.proc.Kill(ctx); err != nil && s.ctx.Err() == nil {
+		s.happened("bridgeStalled", "")
 		s.log.Error("bridge_stalled", "pid", b.proc.ID().PID, "error", err.Error())
 		s.moveTo(wire.StateStalled)
 	}
@@ -222,6 +225,7 @@ func (s *session) mayRestart() bool {
 // abandon says that nobody holds the pipes from now on. The process goes on
 // until it is terminated or deleted.
 func (s *session) abandon(why string) {
+	s.happened("unattached", "")
 	s.log.Error("session_unattached", "reason", why)
 	s.moveTo(wire.StateUnattached)
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
@@ -63,6 +64,8 @@ type Config struct {
 	// Boot is the kernel's boot id.
 	Boot string
 	Log  hclog.Logger
+	// Audit gets what happens to sessions; nil means the log.
+	Audit *audit.Trail
 }
 
 // Manager owns all sessions. It is safe for concurrent use.
@@ -118,6 +121,9 @@ type session struct {
 
 // New makes a manager. Recover comes next, then requests.
 func New(c Config) *Manager {
+	if c.Audit == nil {
+		c.Audit = audit.ToLog(c.Log)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{Config: c, store: record.Open(c.Layout.Records()), ctx: ctx, cancel: cancel, sessions: make(map[wire.SessionID]*session)}
 }
@@ -301,6 +307,11 @@ func (s *session) info() wire.SessionInfo {
 	i := s.rec.Info()
 	i.Socket = layout.SocketName(s.rec.Session)
 	return i
+}
+
+// happened writes into the audit what nobody asked for.
+func (s *session) happened(operation, code string) {
+	s.m.Audit.Happened(operation, s.rec.Deployment, string(s.rec.Session), code)
 }
 
 // take waits for the session's turn.
