@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/bundle"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
@@ -94,13 +93,8 @@ func plan(d *registry.Deployment, r *wire.Create) (*creation, error) {
 		return nil, &wire.Error{Code: wire.CodeUnknownProfile, Message: fmt.Sprintf("there is no profile %.70q", r.Profile), Advice: "describe the deployment to see its profiles"}
 	}
 	if c.profile.Kind == registry.KindPi {
-		extensions := make([]string, len(r.Attachments))
-		for i, a := range r.Attachments {
-			extensions[i] = a.Name
-		}
-		var err error
-		c.command, err = bundle.PiCommand(r.AgentSession, r.Model, r.Thinking, extensions)
-		return c, err
+		c.command = bundle.PiCommand(r)
+		return c, nil
 	}
 	if r.AgentSession != "" || r.Model != "" || r.Thinking != "" || len(r.Attachments) > 0 {
 		return nil, &wire.Error{Code: wire.CodeInvalidArgument, Message: fmt.Sprintf("the profile %q runs a fixed program, which takes no agent session, model, thinking or attachments", r.Profile), Advice: "leave them out, or choose a profile of kind pi"}
@@ -224,12 +218,9 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 	if err := os.Mkdir(s.paths.Bundle, 0o700); err != nil {
 		return err
 	}
-	attachments := ""
-	if len(c.request.Attachments) > 0 {
-		attachments = s.paths.Attachments
-		if err := writeAttachments(attachments, c.request.Attachments); err != nil {
-			return err
-		}
+	attachments, err := s.writeAttachments(c.request.Attachments)
+	if err != nil {
+		return err
 	}
 	return bundle.Write(s.paths.Bundle, bundle.Build(bundle.Session{
 		ID: s.rec.Session, Rootfs: s.m.Registry.Rootfs.Path, Command: c.command, Env: bundle.PiEnv(),
@@ -241,26 +232,6 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 		},
 		Hostname: "sandbox",
 	}))
-}
-
-func writeAttachments(dir string, all []wire.Attachment) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	// The umask keeps others out of what the broker makes.
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
-	for _, a := range all {
-		path := filepath.Join(dir, a.Name)
-		if err := os.WriteFile(path, a.Data, 0o400); err != nil {
-			return err
-		}
-		if err := os.Chmod(path, 0o444); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (s *session) undoBundle(context.Context) error { return removeTree(s.paths.Bundle) }
