@@ -124,7 +124,7 @@ func TestDropOldestTellsReaders(t *testing.T) {
 
 // R47: an agent that prints empty lines has its index bounded likewise.
 func TestDropOldestBoundsIndex(t *testing.T) {
-	const lines = 2 << 20
+	const lines = 1 << 20
 	r := rig.New(t, dropping)
 	r.Start()
 	if _, err := r.AgentStdout.Write(bytes.Repeat([]byte("\n"), lines)); err != nil {
