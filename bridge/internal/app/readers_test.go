@@ -111,8 +111,12 @@ func TestFirehoseWithManyReaders(t *testing.T) {
 		t.Errorf("the median answer stands behind %d bytes of records", median)
 	}
 	w.Close()
-	// Closing the observers ends their goroutines.
-	t.Cleanup(owned.Wait)
+	// Closing the observers ends their goroutines, and the end of the pipe's
+	// readers that of the agent.
+	t.Cleanup(func() {
+		r.Drop()
+		owned.Wait()
+	})
 }
 
 // drinkFirehose reads and acknowledges for a time, with a ping always on its
