@@ -185,8 +185,8 @@ func (g generator) mend(v reflect.Value) {
 		if m.Cursor = nil; m.From == FromCursor {
 			m.Cursor = &Cursor{Epoch: sampleEpoch, Sequence: integer(g, 0, MaxInteger)}
 		}
-		if m.Takeover = m.Takeover && m.Mode == ModeWriter; m.Mode != ModeWriter {
-			m.LeaseMillis = 0
+		if m.Mode != ModeWriter {
+			m.Takeover, m.LeaseMillis = false, 0
 		}
 	case *ErrorMessage:
 		if m.Code != CodeReplayGap {
@@ -243,10 +243,8 @@ func (g generator) uint(key string) uint64 {
 	switch key {
 	case "graceMillis":
 		return integer(g, 0, MaxGraceMillis)
-	case "leaseMillis":
+	case "leaseMillis", "leaseRemainingMillis":
 		return sampled(g, []uint64{0, MinLeaseMillis, MaxLeaseMillis})
-	case "leaseRemainingMillis":
-		return integer(g, 0, MaxLeaseMillis)
 	case "uid", "gid", "peerUids":
 		return integer(g, 0, MaxUID)
 	case "maxFrame":

@@ -74,8 +74,14 @@ func (b *Broker) Close() error { return b.link.close() }
 // CreateOptions says what session to create; the fields are those of
 // wire.Create.
 type CreateOptions struct {
-	// Workspace is a handle of the deployment's registry.
+	// Workspace is a handle of the deployment's registry; Path, in its place, a
+	// folder as this client sees it, which the broker looks up among the
+	// registered client paths. Exactly one is given.
 	Workspace string
+	Path      string
+	// Folder is a folder below either, where the registry allows it; empty
+	// means all of it.
+	Folder string
 	// Profile names a launch profile; empty means the deployment's default.
 	Profile string
 	// AgentSession is the agent's own session id, to create or to resume.
@@ -95,7 +101,7 @@ func (b *Broker) Create(ctx context.Context, o CreateOptions) (wire.SessionInfo,
 	defer cancel()
 	m, err := call[wire.Created](ctx, b.link, "creating the session", func(id uint64) wire.Message {
 		return wire.Create{
-			ID: id, Workspace: o.Workspace, Profile: o.Profile, AgentSession: o.AgentSession,
+			ID: id, Workspace: o.Workspace, Path: o.Path, Folder: o.Folder, Profile: o.Profile, AgentSession: o.AgentSession,
 			Model: o.Model, Thinking: o.Thinking, Attachments: o.Attachments,
 		}
 	})
@@ -182,6 +188,19 @@ func (b *Broker) Delete(ctx context.Context, session wire.SessionID) error {
 	defer cancel()
 	_, err := call[wire.Done](ctx, b.link, "deleting the session", func(id uint64) wire.Message {
 		return wire.DeleteSession{ID: id, Session: session}
+	})
+	return err
+}
+
+// Reload makes the broker read its configuration again; admin socket only.
+// Sessions go on. After an error the configuration before is still in force:
+// CodeInvalidConfig says where it is wrong, CodeRestartRequired what can't
+// change while the broker runs.
+func (b *Broker) Reload(ctx context.Context) error {
+	ctx, cancel := bound(ctx, brokerTimeout)
+	defer cancel()
+	_, err := call[wire.Done](ctx, b.link, "reloading the configuration", func(id uint64) wire.Message {
+		return wire.Reload{ID: id}
 	})
 	return err
 }

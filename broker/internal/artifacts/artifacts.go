@@ -5,16 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/trusted"
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
-
-// bridgeName is the bridge's program beside our own.
-const bridgeName = "paseo-sandbox-bridge"
 
 // Error marks an error as one of an artifact; it wraps a *wire.Error.
 type Error struct{ Err error }
@@ -61,13 +57,9 @@ func (s *Set) open(ctx context.Context, c *registry.Config, progress func(done, 
 
 // OpenBridge opens the bridge's program alone. The caller closes it.
 func OpenBridge(c *registry.Config) (*os.File, error) {
-	path := c.Bridge.Path
-	if path == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		path = filepath.Join(filepath.Dir(self), bridgeName)
+	path, err := c.Bridge.Program()
+	if err != nil {
+		return nil, err
 	}
 	f, err := trusted.OpenExecutable(path)
 	if err != nil {

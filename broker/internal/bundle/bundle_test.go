@@ -32,8 +32,9 @@ func piSession() Session {
 		Workspace:      "/run/paseo-sandbox/mounts/0198c0de00007000800000000000beef",
 		StateDir:       "/var/lib/paseo-sandbox/state/0198c0de00007000800000000000beef",
 		AttachmentsDir: "/var/lib/paseo-sandbox/bundles/0198c0de00007000800000000000beef/attachments",
+		Files:          []File{{Source: "/var/lib/paseo-sandbox/bundles/0198c0de00007000800000000000beef/credentials/auth.json", Destination: HomeDir + "/.pi/agent/auth.json"}},
 		CgroupPath:     "/paseo-sandbox/0198c0de00007000800000000000beef",
-		Limits:         Limits{MemoryBytes: 1 << 30, CPUs: 1.5, PIDs: 512, OpenFiles: 4096, TmpBytes: 64 << 20},
+		Limits:         Limits{MemoryBytes: 1 << 30, CountSwap: true, CPUs: 1.5, PIDs: 512, OpenFiles: 4096, TmpBytes: 64 << 20},
 		Hostname:       "sandbox",
 	}
 }
@@ -43,9 +44,9 @@ func TestGolden(t *testing.T) {
 	readOnly := piSession()
 	readOnly.ReadOnly = true
 	plain := piSession()
-	plain.Command, plain.AttachmentsDir = PiCommand(&wire.Create{}), ""
+	plain.Command, plain.AttachmentsDir, plain.Files = PiCommand(&wire.Create{}), "", nil
 	program := piSession()
-	program.Command, program.AttachmentsDir = []string{"/bin/cat"}, ""
+	program.Command, program.AttachmentsDir, program.Files = []string{"/bin/cat"}, "", nil
 	unlimited := program
 	unlimited.Limits, unlimited.CgroupPath = Limits{}, ""
 	for name, s := range map[string]Session{

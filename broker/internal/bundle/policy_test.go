@@ -48,7 +48,7 @@ func session(t *rapid.T) Session {
 	return Session{
 		ID: wire.SessionID(text.Draw(t, "id")), Rootfs: text.Draw(t, "rootfs"), Command: PiCommand(request(t)), Env: PiEnv(),
 		UID: rapid.Uint32().Draw(t, "uid"), GID: rapid.Uint32().Draw(t, "gid"),
-		Workspace: text.Draw(t, "workspace"), StateDir: text.Draw(t, "state"), AttachmentsDir: text.Draw(t, "attachments"),
+		Workspace: text.Draw(t, "workspace"), StateDir: text.Draw(t, "state"), Files: []File{{Source: text.Draw(t, "file"), Destination: HomeDir + "/.pi/agent/auth.json"}}, AttachmentsDir: text.Draw(t, "attachments"),
 		ReadOnly: rapid.Bool().Draw(t, "ro"), Hostname: text.Draw(t, "host"), CgroupPath: text.Draw(t, "cgroup"),
 		Limits: Limits{MemoryBytes: rapid.Int64().Draw(t, "memory"), PIDs: rapid.Int64().Draw(t, "pids"), TmpBytes: rapid.Int64().Draw(t, "tmp")},
 	}
@@ -112,6 +112,12 @@ func checkMounts(t *rapid.T, s Session, mounts []specs.Mount) {
 			kind, source string
 			writable     bool
 		}{"bind", s.AttachmentsDir, false}
+	}
+	for _, f := range s.Files {
+		table[f.Destination] = struct {
+			kind, source string
+			writable     bool
+		}{"bind", f.Source, false}
 	}
 	for _, m := range mounts {
 		want, ok := table[m.Destination]

@@ -2,18 +2,18 @@ package layout
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
 func newLayout(t *testing.T) Layout {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: folders must be root's")
-	}
+	rootonly.Test(t)
 	l, err := At(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 		folders := l.Folders(deployments)
-		if len(folders) != 15 {
+		if len(folders) != 16 {
 			t.Errorf("there are %d folders", len(folders))
 		}
 		for _, f := range folders {
@@ -81,14 +81,28 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// R14: a workspace must not overlap what is the broker's.
-func TestOverlaps(t *testing.T) {
-	for path, want := range map[string]bool{
-		"/var/lib/paseo-sandbox": true, "/var/lib/paseo-sandbox/state/x": true, "/var/lib": true, "/etc": true, "/run/paseo-sandbox/mounts": true,
-		"/var/lib/paseo-sandbox2": false, "/var/lib/paseo": false, "/srv": false,
-	} {
-		if got := Default.Overlaps(path); got != want {
-			t.Errorf("%s: got %v", path, got)
+// R32: what a session has left is found in each folder, also a home alone,
+// and what bears no session's id is nobody's.
+func TestTraces(t *testing.T) {
+	l, err := At(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]wire.SessionID{}
+	for i, dir := range []string{l.Mounts(), l.Bundles(), l.Spools(), l.States()} {
+		ids[dir] = wire.SessionID(fmt.Sprintf("%032x", i+1))
+		if err := os.MkdirAll(dir+"/"+string(ids[dir]), 0o700); err != nil {
+			t.Fatal(err)
 		}
+	}
+	home := l.Session("one", false, wire.SessionID(fmt.Sprintf("%032x", 9))).Home
+	for _, path := range []string{home, l.Mounts() + "/x.home", l.States() + "/.doctor-1"} {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := l.Traces()
+	if err != nil || len(found) != 5 || found[wire.SessionID(fmt.Sprintf("%032x", 9))].Path != home {
+		t.Errorf("got %v, %v", found, err)
 	}
 }

@@ -52,6 +52,8 @@ type Record struct {
 	Sandbox process.ID `json:"sandbox"`
 	Reaper  process.ID `json:"reaper"`
 	Bridge  process.ID `json:"bridge"`
+	// Cgroup is the path of the sandbox's cgroup in its hierarchies.
+	Cgroup string `json:"cgroup,omitempty"`
 	// Terminated says that a client or an operator ordered the end.
 	Terminated bool       `json:"terminated,omitempty"`
 	Exit       *wire.Exit `json:"exit,omitempty"`
@@ -175,7 +177,7 @@ func decode(b []byte) (Record, error) {
 // Info returns what clients are told, except for the socket.
 func (r Record) Info() wire.SessionInfo {
 	return wire.SessionInfo{
-		Session: r.Session, Deployment: r.Deployment, Workspace: r.Workspace, Profile: r.Profile,
+		Session: r.Session, Deployment: r.Deployment, Workspace: r.Workspace, Folder: r.Folder, Profile: r.Profile,
 		State: r.State, Epoch: r.Epoch, CreatedAt: r.CreatedAt, Container: string(r.Session),
 		SandboxPID: uint64(r.Sandbox.PID), SandboxStart: r.Sandbox.Start,
 		BridgePID: uint64(r.Bridge.PID), BridgeStart: r.Bridge.Start, Exit: r.Exit,

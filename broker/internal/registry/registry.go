@@ -183,13 +183,13 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 	for _, name := range names {
 		id, ok := strings.CutSuffix(name, ".toml")
 		if !ok || !validID(id) {
-			return in(filepath.Join(path, name), fmt.Errorf("the name is not ID.toml, with an id of lower-case letters, digits and '-', at most %d, the first no '-', and not \"admin\"", wire.MaxDeployment))
+			return in(filepath.Join(path, name), fmt.Errorf("the name is not ID.toml, with an id of lower-case letters, digits and '-', at most %d, the first no '-', and not \"admin\" or \"unknown\"", wire.MaxDeployment))
 		}
 		d := &Deployment{ID: id}
 		if err := decode(dir, name, d); err != nil {
 			return err
 		}
-		if err := d.complete(l, c.Bridge); err != nil {
+		if err := d.complete(c.Bridge); err != nil {
 			return in(filepath.Join(path, name), err)
 		}
 		if err := l.CheckNames(id, d.Container); err != nil {
@@ -203,7 +203,7 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 	if err := c.checkSessions(); err != nil {
 		return in(filepath.Join(l.Etc, "broker.toml"), err)
 	}
-	return nil
+	return c.checkRoots(l)
 }
 
 // Containers returns the ids with whether each is in a container.
@@ -245,9 +245,10 @@ func decode(dir *os.File, name string, to any) error {
 	return in(path, err)
 }
 
-// validID reserves "admin" for the operator's socket.
+// validID reserves "admin" for the operator's socket, and "unknown" for what
+// is left of sessions whose deployment nobody knows.
 func validID(s string) bool {
-	return s != "" && s != "admin" && len(s) <= wire.MaxDeployment && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+	return s != "" && s != "admin" && s != "unknown" && len(s) <= wire.MaxDeployment && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 func cleanPath(s string) bool {

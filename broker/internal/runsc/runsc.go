@@ -28,6 +28,8 @@ type Options struct {
 	Root string
 	// LogDir gets one log file for each container, ID.log.
 	LogDir string
+	// ReaperUID reports whether a user is one that reapers run as.
+	ReaperUID func(uid uint32) bool
 	// Cgroups says whether runsc makes the cgroups that the bundles name.
 	Cgroups bool
 }

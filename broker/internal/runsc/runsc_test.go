@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,9 @@ func TestMain(m *testing.M) {
 
 const testTimeout = 90 * time.Second
 
+// reaperUID is the user of all reapers here; the kernel counts its processes.
+const reaperUID = 2_345_678
+
 // sandbox is a container of a test with our ends of its pipes.
 type sandbox struct {
 	runtime             *Runtime
@@ -38,6 +42,7 @@ type sandbox struct {
 	stdout, exit        *os.File
 	reaper              *process.Process
 	workspace, cgroup   string
+	groups              *cgroup.Groups
 	agentIn, agentOut   int
 	agentErr, agentExit int
 	bundle              string
@@ -58,7 +63,7 @@ func newSandbox(ctx context.Context, t *testing.T, n int, uid uint32, command ..
 
 // create makes the container; what it holds of the pipes is its own then.
 func (s *sandbox) create(ctx context.Context) (err error) {
-	_, s.reaper, err = s.runtime.Create(ctx, s.id, s.bundle, Streams{Stdin: s.agentIn, Stdout: s.agentOut, Stderr: s.agentErr, Exit: s.agentExit})
+	_, s.reaper, err = s.runtime.Create(ctx, s.id, s.bundle, reaperUID, Streams{Stdin: s.agentIn, Stdout: s.agentOut, Stderr: s.agentErr, Exit: s.agentExit})
 	return err
 }
 
@@ -86,7 +91,10 @@ func prepareSandbox(ctx context.Context, t *testing.T, n int, uid uint32, comman
 	}
 	dir := t.TempDir()
 	s := &sandbox{id: wire.SessionID(fmt.Sprintf("%032x", n)), root: filepath.Join(dir, "root"), workspace: filepath.Join(dir, "workspace")}
-	s.cgroup = "/paseo-sandbox-test/" + string(s.id)
+	if s.groups, err = cgroup.Open(fmt.Sprintf("/paseo-sandbox-test-%d", os.Getpid())); err != nil {
+		t.Fatal(err)
+	}
+	s.cgroup = s.groups.Path(s.id)
 	logs, home, bundleDir := filepath.Join(dir, "log"), filepath.Join(dir, "home"), filepath.Join(dir, "bundle")
 	for _, d := range []string{s.root, logs, s.workspace, home, bundleDir} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -98,13 +106,13 @@ func prepareSandbox(ctx context.Context, t *testing.T, n int, uid uint32, comman
 			t.Fatal(err)
 		}
 	}
-	if s.runtime, err = Open(Options{Executable: exe, Root: s.root, LogDir: logs, Cgroups: true}); err != nil {
+	if s.runtime, err = Open(Options{Executable: exe, Root: s.root, LogDir: logs, Cgroups: true, ReaperUID: func(uid uint32) bool { return uid == reaperUID }}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		cleanup, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		if err := errors.Join(s.runtime.Delete(cleanup, s.id), cgroup.Remove(cleanup, s.cgroup), cgroup.RemoveEmpty(filepath.Dir(s.cgroup)), s.runtime.Tidy(), s.runtime.Close()); err != nil {
+		if err := errors.Join(s.runtime.Delete(cleanup, s.id), s.groups.Remove(cleanup, s.cgroup), s.groups.RemoveEmpty(s.groups.Parent()), s.runtime.Tidy(), s.runtime.Close()); err != nil {
 			t.Error(err)
 		}
 		if s.reaper != nil {
@@ -221,7 +229,7 @@ func (s *sandbox) remove(ctx context.Context, t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := cgroup.Remove(ctx, s.cgroup); err != nil {
+	if err := s.groups.Remove(ctx, s.cgroup); err != nil {
 		t.Error(err)
 	}
 	if ids, err := s.runtime.List(ctx); err != nil || len(ids) != 0 {
@@ -272,7 +280,7 @@ func TestDeleteFromEveryState(t *testing.T) {
 	}
 }
 
-// The reaper has no privileges and holds nothing of the container's streams.
+// R3: the reaper has a user of its own, no privileges and no way to one, and holds nothing of the container's streams.
 func TestReaperIsHarmless(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
@@ -282,10 +290,19 @@ func TestReaperIsHarmless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"Uid:\t65534\t65534\t65534\t65534", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"} {
-		if !bytes.Contains(status, []byte(line)) {
+	own := strings.Repeat("\t"+strconv.Itoa(reaperUID), 4)
+	for _, line := range []string{
+		"Uid:" + own, "Gid:" + own, "Groups:\t ", "NoNewPrivs:\t1", "Seccomp:\t2",
+		"CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000",
+	} {
+		if !bytes.Contains(status, []byte(line+"\n")) {
 			t.Errorf("the reaper's status has no %q:\n%s", line, status)
 		}
+	}
+	// What is not dumpable belongs to root there (proc(5)).
+	var st unix.Stat_t
+	if err := unix.Stat(dir+"/mem", &st); err != nil || st.Uid != 0 {
+		t.Errorf("the reaper's memory belongs to %d, %v", st.Uid, err)
 	}
 	for fd := range 3 {
 		if target, err := os.Readlink(fmt.Sprintf("%s/fd/%d", dir, fd)); err != nil || target != "/dev/null" {
@@ -310,7 +327,7 @@ func TestCreateFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	s := newSandbox(ctx, t, 64, 1000, "/bin/true")
-	_, _, err := s.runtime.Create(ctx, "0000000000000000000000000000beef", filepath.Join(t.TempDir(), "none"), Streams{Stdin: s.runtime.null, Stdout: s.runtime.null, Stderr: s.runtime.null, Exit: s.runtime.null})
+	_, _, err := s.runtime.Create(ctx, "0000000000000000000000000000beef", filepath.Join(t.TempDir(), "none"), reaperUID, Streams{Stdin: s.runtime.null, Stdout: s.runtime.null, Stderr: s.runtime.null, Exit: s.runtime.null})
 	if wire.CodeOf(err) != wire.CodeRuntimeFailed || !strings.Contains(err.Error(), "config.json") {
 		t.Errorf("got %v", err)
 	}

@@ -17,10 +17,10 @@ import (
 )
 
 // A bridge that dies more often than this is not started again.
-const (
-	maxRestarts   = 5
-	restartWindow = 10 * time.Second
-)
+const maxRestarts = 5
+
+// restartWindow is longer in tests, where a slow machine must not matter.
+var restartWindow = 10 * time.Second
 
 // bridge is one run of a session's bridge.
 type bridge struct {
@@ -81,7 +81,17 @@ func (s *session) launch() (*bridge, error) {
 	}
 	defer unix.Close(log[1])
 	lines := os.NewFile(uintptr(log[0]), "bridge log")
-	proc, err := launch.Start(launch.Options{Executable: s.m.Bridge, UID: s.rec.BridgeUID, GID: s.rec.BridgeUID, Socket: remote, Log: log[1]})
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		conn.Close()
+		lines.Close()
+		return nil, err
+	}
+	defer unix.Close(null)
+	proc, err := launch.Start(launch.Options{
+		Name: "paseo-sandbox-bridge", Executable: s.m.Bridge, UID: s.rec.BridgeUID, GID: s.rec.BridgeUID,
+		Files: []int{null, null, log[1], remote},
+	})
 	if err != nil {
 		conn.Close()
 		lines.Close()
@@ -105,10 +115,12 @@ func (s *session) launch() (*bridge, error) {
 
 func (s *session) configure(conn *net.UnixConn) error {
 	names, fds := s.shared()
+	s.mu.Lock()
 	peers := make([]uint64, len(s.peers))
 	for i, uid := range s.peers {
 		peers[i] = uint64(uid)
 	}
+	s.mu.Unlock()
 	payload, err := wire.Encode(wire.Configure{
 		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: s.profile.Framing, Descriptors: names, PeerUIDs: peers,
 		MaxRecord: uint64(s.profile.MaxRecord), MaxInput: uint64(s.profile.MaxInput), SpoolLimit: uint64(s.profile.Spool),

@@ -11,20 +11,9 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
-
-// creation is what is needed only while a session is made.
-type creation struct {
-	workspace *registry.Workspace
-	profile   *registry.Profile
-	request   wire.Create
-	command   []string
-	// agent holds the agent's ends of the pipes until runsc has them.
-	agent runsc.Streams
-}
 
 // step is one step of a session's making, with its undoing. An undo needs
 // nothing but the record, is idempotent, and does not mind that its step was
@@ -50,22 +39,23 @@ var steps = []step{
 }
 
 // Create makes a session of the deployment and starts it. When it fails, or
-// the context ends before, nothing is left. Errors: CodeUnknownWorkspace,
-// CodeUnknownProfile, CodeTooManySessions, CodeInvalidArgument,
-// CodeInvalidAttachment, CodeWorkspaceUnresolvable, CodeWorkspaceHasMounts,
-// CodeRootfsMissing, CodeRuntimeFailed, CodeBridgeFailed, CodeInternal.
+// the context ends before, nothing is left. Errors: those of
+// registry.Resolve and of package workspace, CodeUnknownProfile,
+// CodeTooManySessions, CodeInvalidArgument, CodeInvalidAttachment,
+// CodeCredentialUnusable, CodeRootfsMissing, CodeDiskUnavailable,
+// CodeLimitsUnavailable, CodeRuntimeFailed, CodeBridgeFailed, CodeInternal.
 func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wire.Create) (wire.SessionInfo, error) {
 	c, err := plan(d, &request)
 	if err != nil {
 		return wire.SessionInfo{}, err
 	}
-	s, err := m.admit(d, request.Workspace, request.Profile)
+	s, err := m.admit(d, c.request)
 	if err != nil {
 		return wire.SessionInfo{}, err
 	}
 	defer m.work.Done()
 	defer s.release()
-	s.profile, s.peers = *c.profile, d.PeerUIDs
+	s.profile = *c.profile
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -77,30 +67,6 @@ func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wi
 	}
 	s.begin()
 	return s.info(), nil
-}
-
-// plan looks up everything that the request names. It fills in the default
-// profile.
-func plan(d *registry.Deployment, r *wire.Create) (*creation, error) {
-	if r.Profile == "" {
-		r.Profile = d.DefaultProfile
-	}
-	c := &creation{workspace: d.Workspaces[r.Workspace], profile: d.Profiles[r.Profile], request: *r, agent: noStreams}
-	switch {
-	case c.workspace == nil:
-		return nil, &wire.Error{Code: wire.CodeUnknownWorkspace, Message: fmt.Sprintf("there is no workspace %.70q", r.Workspace), Advice: "describe the deployment to see its workspaces, or have the operator register it"}
-	case c.profile == nil:
-		return nil, &wire.Error{Code: wire.CodeUnknownProfile, Message: fmt.Sprintf("there is no profile %.70q", r.Profile), Advice: "describe the deployment to see its profiles"}
-	}
-	if c.profile.Kind == registry.KindPi {
-		c.command = bundle.PiCommand(r)
-		return c, nil
-	}
-	if r.AgentSession != "" || r.Model != "" || r.Thinking != "" || len(r.Attachments) > 0 {
-		return nil, &wire.Error{Code: wire.CodeInvalidArgument, Message: fmt.Sprintf("the profile %q runs a fixed program, which takes no agent session, model, thinking or attachments", r.Profile), Advice: "leave them out, or choose a profile of kind pi"}
-	}
-	c.command = c.profile.Command
-	return c, nil
 }
 
 // build does all steps, or undoes those that it began.
@@ -172,45 +138,6 @@ func (s *session) undoRecord(context.Context) error {
 	return nil
 }
 
-func (s *session) doPin(_ context.Context, c *creation) error {
-	err := pin(c.workspace, s.paths.Pin)
-	var e *wire.Error
-	if errors.As(err, &e) {
-		// The message names the host's path, which is not the client's to know.
-		return &wire.Error{Code: e.Code, Message: fmt.Sprintf("the workspace %q can't be used", c.request.Workspace), Advice: "have the operator look at the broker's log and correct the workspace", Err: err}
-	}
-	return err
-}
-
-func pin(w *registry.Workspace, target string) error {
-	dir, err := workspace.Open(w.Root)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := os.Mkdir(target, 0o700); err != nil {
-		return err
-	}
-	return dir.Pin(target, w.ReadOnly)
-}
-
-func (s *session) undoPin(context.Context) error { return workspace.Unpin(s.paths.Pin) }
-
-// doState makes the agent's home, which is its own.
-func (s *session) doState(_ context.Context, c *creation) error {
-	for _, dir := range []string{s.paths.State, s.paths.State + "/tmp"} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return err
-		}
-		if err := os.Lchown(dir, int(c.workspace.UID), int(c.workspace.GID)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *session) undoState(context.Context) error { return removeTree(s.paths.State) }
-
 func (s *session) doBundle(_ context.Context, c *creation) error {
 	if err := s.m.CheckRootfs(); err != nil {
 		return &wire.Error{Code: wire.CodeArtifactMismatch, Message: "the root file system is not the one that was verified", Advice: "have the operator run doctor and restart the broker", Err: err}
@@ -222,21 +149,20 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 	if err != nil {
 		return err
 	}
+	files, err := s.copyCredentials(c)
+	if err != nil {
+		return err
+	}
 	return bundle.Write(s.paths.Bundle, bundle.Build(bundle.Session{
-		ID: s.rec.Session, Rootfs: s.m.Registry.Rootfs.Path, Command: c.command, Env: bundle.PiEnv(),
+		ID: s.rec.Session, Rootfs: s.m.registry.Load().Rootfs.Path, Command: c.command, Env: bundle.PiEnv(),
 		UID: c.workspace.UID, GID: c.workspace.GID, Workspace: s.paths.Pin, ReadOnly: c.workspace.ReadOnly,
-		StateDir: s.paths.State, AttachmentsDir: attachments, CgroupPath: s.cgroup(),
-		Limits: bundle.Limits{
-			MemoryBytes: int64(c.profile.Memory), CPUs: c.profile.CPUs, PIDs: c.profile.PIDs,
-			OpenFiles: c.profile.OpenFiles, TmpBytes: int64(c.profile.Tmp),
-		},
+		StateDir: s.home(c.profile), AttachmentsDir: attachments, Files: files, CgroupPath: s.cgroup(),
+		Limits:   s.limits(c.profile),
 		Hostname: "sandbox",
 	}))
 }
 
 func (s *session) undoBundle(context.Context) error { return removeTree(s.paths.Bundle) }
-
-func (s *session) cgroup() string { return s.m.Layout.CgroupParent() + "/" + string(s.rec.Session) }
 
 // doContainer makes the pipes and the container.
 func (s *session) doContainer(ctx context.Context, c *creation) error {
@@ -244,7 +170,7 @@ func (s *session) doContainer(ctx context.Context, c *creation) error {
 		return err
 	}
 	s.m.idle.RLock()
-	pid, reaper, err := s.m.Runtime.Create(ctx, s.rec.Session, s.paths.Bundle, c.agent)
+	pid, reaper, err := s.m.Runtime.Create(ctx, s.rec.Session, s.paths.Bundle, s.rec.ReaperUID, c.agent)
 	s.m.idle.RUnlock()
 	// Whoever keeps an opposite end keeps a pipe from ending.
 	c.closeAgent()
@@ -259,7 +185,11 @@ func (s *session) doContainer(ctx context.Context, c *creation) error {
 		return runtimeFailed("create", err)
 	}
 	defer sandbox.Close()
-	return s.update(func(r *record.Record) { r.Sandbox, r.Reaper = sandbox.ID(), reaper.ID() })
+	err = s.update(func(r *record.Record) { r.Sandbox, r.Reaper = sandbox.ID(), reaper.ID() })
+	if err != nil {
+		return err
+	}
+	return s.verifyLimits(pid, s.limits(c.profile))
 }
 
 func (s *session) doStart(ctx context.Context, _ *creation) error {

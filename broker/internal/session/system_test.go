@@ -13,11 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
+	"git.jb.codes/jb/paseo-sandbox/shared/staticbin"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
@@ -25,6 +29,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	launch.RunIfStub()
+	restartWindow = time.Hour
 	switch {
 	case os.Args[0] == bridgeName:
 		os.Exit(runFakeBridge())
@@ -34,8 +40,24 @@ func TestMain(m *testing.M) {
 		crashChild()
 	}
 	unix.Umask(0o022)
-	goleak.VerifyTestMain(m)
+	if os.Geteuid() != 0 {
+		goleak.VerifyTestMain(m)
+	}
+	program, err := staticbin.Test()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv(bridgeProgram, program)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(filepath.Dir(program))
+		os.Exit(code)
+	}))
 }
+
+// bridgeProgram names the program of fake bridges, which is ours without the
+// race detector, to children too.
+const bridgeProgram = "SESSION_TEST_BRIDGE"
 
 // firstUID begins a range that no other test process uses at the same time.
 func firstUID() uint32 { return 3_000_000 + uint32(os.Getpid()%10_000)*100 }
@@ -48,6 +70,8 @@ type system struct {
 	l       layout.Layout
 	config  *registry.Config
 	runtime *fakeRuntime
+	groups  *cgroup.Groups
+	images  *disk.Images
 	log     *syncBuffer
 	exe     int
 }
@@ -89,6 +113,7 @@ func newSystem(t testing.TB) *system {
 		if t.Failed() {
 			s.killBridges()
 		}
+		s.groups.RemoveEmpty(s.groups.Parent())
 		workspace.ReleasePinRoot(s.l.Mounts())
 		os.RemoveAll(prefix)
 	})
@@ -106,9 +131,11 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 	must(err)
 	must(l.Prepare(map[string]bool{"one": false, "two": true}))
 	must(workspace.PreparePinRoot(l.Mounts()))
+	groups, err := cgroup.Open(l.CgroupParent())
+	must(err)
 	must(os.MkdirAll(prefix+"/ws", 0o755))
 	must(os.Chown(prefix+"/ws", 1000, 1000))
-	exe, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	exe, err := unix.Open(os.Getenv(bridgeProgram), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	must(err)
 	if t != nil {
 		t.Cleanup(func() { unix.Close(exe) })
@@ -122,17 +149,18 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 				"project": {Root: prefix + "/ws", UID: 1000, GID: 1000},
 				"missing": {Root: prefix + "/missing", UID: 1000, GID: 1000},
 			},
-			Profiles: map[string]*registry.Profile{"pi": {Kind: registry.KindPi, Framing: wire.FramingPi, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaveWell}},
+			Profiles: map[string]*registry.Profile{"pi": {Kind: registry.KindPi, State: registry.Unlimited, Framing: wire.FramingPi, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaveWell}},
 		}
 		for name, behaviour := range map[string]registry.Size{
 			"well": behaveWell, "garbage": behaveGarbage, "dying": behaveDying, "crashing": behaveCrashing, "failing": behaveFailing, "deaf": behaveDeaf,
 			"early": behaveEarlyExit, "smuggling": behaveSmuggling, "closing": behaveClosingInput, "foreign": behaveForeign, "signalling": behaveSignalling,
-			"flooding": behaveFlooding,
+			"flooding": behaveFlooding, "oversized": behaveOversized,
 		} {
-			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour}
+			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour, State: registry.Unlimited}
 		}
+		config.Deployments[id].Profiles["well"].State = disk.MinSize
 	}
-	return &system{t: t, l: l, config: config, runtime: &fakeRuntime{root: prefix + "/fake"}, log: &syncBuffer{}, exe: exe}
+	return &system{t: t, l: l, config: config, runtime: &fakeRuntime{root: prefix + "/fake"}, groups: groups, images: &disk.Images{}, log: &syncBuffer{}, exe: exe}
 }
 
 // manager makes a manager that has recovered. It is closed with the test
@@ -149,7 +177,7 @@ func (s *system) manager() *Manager {
 
 func (s *system) newManager() *Manager {
 	return New(Config{
-		Layout: s.l, Registry: s.config, Runtime: s.runtime, CheckRootfs: func() error { return nil }, Bridge: s.exe, Boot: "this",
+		Layout: s.l, Registry: s.config, Runtime: s.runtime, Groups: s.groups, Images: s.images, CheckRootfs: func() error { return nil }, Bridge: s.exe, Boot: "this",
 		Log: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Info}),
 	})
 }
@@ -165,7 +193,7 @@ func (s *system) create(m *Manager, profile string) wire.SessionInfo {
 
 func (s *system) delete(m *Manager, id wire.SessionID) {
 	s.t.Helper()
-	if err := m.Delete(context.Background(), "", id); err != nil {
+	if err := m.Delete(context.Background(), Operator(), id); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -173,7 +201,7 @@ func (s *system) delete(m *Manager, id wire.SessionID) {
 // eventually polls until the condition holds.
 func (s *system) eventually(what string, ok func() bool) {
 	s.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(90 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("not in time: %s", what)
@@ -188,7 +216,7 @@ func (s *system) said(text string) func() bool {
 
 func (s *system) hasState(m *Manager, id wire.SessionID, state wire.State) func() bool {
 	return func() bool {
-		i, err := m.Inspect("", id)
+		i, err := m.Inspect(Operator(), id)
 		return err == nil && i.State == state
 	}
 }

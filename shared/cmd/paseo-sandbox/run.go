@@ -32,7 +32,7 @@ const (
 func (a *app) runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run --workspace NAME",
+		Use:   "run {--workspace NAME | --path PATH}",
 		Short: "Create a session and talk with its agent",
 		Long: `Create a session and join it with standard input and output: each line of
 standard input is one input of the agent, what the agent prints comes out
@@ -48,6 +48,8 @@ sees copies, read-only, below /attachments, by their own names; 16 files and
 48 KiB together at most. --mcp-config needs Pi's MCP adapter among the
 extensions; without it Pi ends with "Unknown option".`,
 		Example: `  echo '{"type":"get_state","id":"1"}' | paseo-sandbox run --workspace project
+  paseo-sandbox run --workspace project --folder services/api
+  paseo-sandbox run --path /workspace/project
   paseo-sandbox run --workspace project --model anthropic/claude-sonnet-4-5 --extension ./ask.ts`,
 		Args: arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -58,7 +60,9 @@ extensions; without it Pi ends with "Unknown option".`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.create.Workspace, "workspace", "", "`NAME` of the workspace (required)")
+	flags.StringVar(&o.create.Workspace, "workspace", "", "`NAME` of the workspace")
+	flags.StringVar(&o.create.Path, "path", "", "`PATH` of the workspace, or of a folder below it, as it is seen here; the operator registers such paths")
+	flags.StringVar(&o.create.Folder, "folder", "", "work in the `FOLDER` below the workspace alone, if the operator allows it")
 	flags.StringVar(&o.create.Profile, "profile", "", "`NAME` of the launch profile; the deployment has a default")
 	flags.StringVar(&o.create.AgentSession, "session-id", "", "the agent's own session `ID`, to create or to resume")
 	flags.StringVar(&o.create.Model, "model", "", "`PROVIDER/MODEL`")
@@ -84,8 +88,8 @@ func checkInput(cmd *cobra.Command, value string) error {
 }
 
 func (o *runOptions) check(cmd *cobra.Command) error {
-	if o.create.Workspace == "" {
-		return usage(cmd, "--workspace is missing")
+	if (o.create.Workspace == "") == (o.create.Path == "") {
+		return usage(cmd, "give --workspace or --path, and not both")
 	}
 	if o.onExit != onExitTerminate && o.onExit != onExitRelease {
 		return usage(cmd, fmt.Sprintf("--on-exit can't be %q", o.onExit))
