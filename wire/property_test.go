@@ -119,15 +119,6 @@ func (g generator) fill(v reflect.Value, key string) {
 	g.fillKind(v, key)
 }
 
-func (g generator) exit() Exit {
-	accepted := integer(g, 0, MaxInteger)
-	e := Exit{Code: int64(integer(g, 0, 255)), Reason: sampled(g, reasons), InputAccepted: accepted, InputDelivered: integer(g, 0, accepted)}
-	if g.oneIn(2) {
-		e.Code, e.Signal = int64(integer(g, 129, 255)), sampled(g, []string{"KILL", "SEGV", "RTMIN+3"})
-	}
-	return e
-}
-
 func (g generator) fillKind(v reflect.Value, key string) {
 	switch v.Kind() {
 	case reflect.String:

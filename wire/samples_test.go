@@ -155,3 +155,13 @@ func samples() []sample {
 	add("from-bridge", BridgeExit{ID: 3, Status: []byte{}, Exit: sampleExit}, BridgeExit{ID: 3, Status: []byte("{\"id\":\"x\",\"exitStatus\":137}\n"), Exit: sampleKilled})
 	return all
 }
+
+// exit draws an exit whose fields agree with each other.
+func (g generator) exit() Exit {
+	accepted := integer(g, 0, MaxInteger)
+	e := Exit{Code: int64(integer(g, 0, 255)), Reason: sampled(g, reasons), InputAccepted: accepted, InputDelivered: integer(g, 0, accepted)}
+	if g.oneIn(2) {
+		e.Code, e.Signal = int64(integer(g, 129, 255)), sampled(g, []string{"KILL", "SEGV", "RTMIN+3"})
+	}
+	return e
+}
