@@ -124,6 +124,7 @@ func (s *session) configure(conn *net.UnixConn) error {
 	payload, err := wire.Encode(wire.Configure{
 		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: s.profile.Framing, Descriptors: names, PeerUIDs: peers,
 		MaxRecord: uint64(s.profile.MaxRecord), MaxInput: uint64(s.profile.MaxInput), SpoolLimit: uint64(s.profile.Spool),
+		Overflow: s.profile.Overflow,
 	})
 	if err != nil {
 		return err
