@@ -16,6 +16,8 @@ func (m Configure) Validate() error {
 		check(m.Framing == FramingLines || m.Framing == FramingPi, CodeInvalidMessage, "there is no framing %.40q", m.Framing),
 		checkDescriptors(m.Descriptors),
 		checkUIDs("peerUids", m.PeerUIDs),
+		checkOverflow(m.Overflow),
+		checkLeaseMillis(m.LeaseMillis),
 		check(m.MaxRecord > 0 && m.MaxInput > 0 && m.SpoolLimit > 0, CodeInvalidMessage, "the limits of a session are not zero"),
 	)
 }

@@ -33,7 +33,9 @@ type conn struct {
 
 	// Of the reader alone:
 	client *session.Client
-	staged *staged
+
+	// staged is the reader's too, except that Fence empties it.
+	staged staged
 }
 
 func newConn(s *Server, nc *net.UnixConn, peer peercred.Peer) *conn {
@@ -69,7 +71,10 @@ func (c *conn) run() {
 func (c *conn) Wake() { signal(c.queue.wake) }
 
 // Fence implements session.Peer.
-func (c *conn) Fence(generation uint64) { c.send(wire.Fenced{Generation: generation}) }
+func (c *conn) Fence(generation uint64) {
+	c.staged.drop()
+	c.send(wire.Fenced{Generation: generation})
+}
 
 func (c *conn) send(m wire.Message) { c.queue.push(item{message: m}) }
 
@@ -107,6 +112,9 @@ func (c *conn) read(hello chan<- int) {
 	for c.waitForSpace() {
 		c.in.Next(c.wire.Buffered() > 0)
 		m, id, err := c.wire.ReadRequest(wire.BridgeRequests)
+		if c.client != nil && !wire.Fatal(err) {
+			c.client.Heard()
+		}
 		switch {
 		case err == nil:
 			if err := c.handle(m); err != nil {

@@ -20,14 +20,9 @@ type bounds struct {
 // CodeLimitsUnavailable, CodeDiskUnavailable.
 func openBounds(ctx context.Context, l layout.Layout, config *registry.Config) (*bounds, error) {
 	images := &disk.Images{}
-	for _, d := range config.Deployments {
-		for _, p := range d.Profiles {
-			if p.State == registry.Unlimited {
-				continue
-			}
-			if err := images.Prepare(ctx, int64(p.State)); err != nil {
-				return nil, err
-			}
+	for _, size := range config.Homes() {
+		if err := images.Prepare(ctx, size); err != nil {
+			return nil, err
 		}
 	}
 	groups, err := cgroup.Open(l.CgroupParent())

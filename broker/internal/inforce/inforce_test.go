@@ -22,7 +22,7 @@ func TestReload(t *testing.T) {
 	s := newSystem(t)
 	ctx := t.Context()
 	home := s.dial("home")
-	if _, err := home.Create(ctx, client.CreateOptions{Workspace: "other"}); wire.CodeOf(err) != wire.CodeWorkspaceUnresolvable {
+	if _, err := home.Create(ctx, client.CreateOptions{Workspace: "other"}); wire.CodeOf(err) != wire.CodePathMissing {
 		t.Errorf("got %v", err)
 	}
 	s.write("deployments/work.toml", deployment("0", "", "tree"))
@@ -252,7 +252,7 @@ func TestReloadStorm(t *testing.T) {
 			defer b.Close()
 			_, err = b.Create(ctx, client.CreateOptions{Workspace: fmt.Sprintf("a%d", i%2)})
 			switch wire.CodeOf(err) {
-			case wire.CodeUnknownWorkspace, wire.CodeWorkspaceUnresolvable, wire.CodePermissionDenied, wire.CodeBrokerUnreachable, wire.CodeTooManySessions:
+			case wire.CodeUnknownWorkspace, wire.CodePathMissing, wire.CodePermissionDenied, wire.CodeBrokerUnreachable, wire.CodeTooManySessions:
 			default:
 				t.Errorf("got %v", err)
 			}

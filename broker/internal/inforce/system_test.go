@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -118,7 +120,11 @@ func newSystem(t *testing.T) *system {
 		t.Fatal(err)
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: audit.ToLog(log)})
+	groups, err := cgroup.Open(l.CgroupParent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: audit.ToLog(log)})
 	if s.active, err = Open(Options{Layout: l, Manager: m, Limits: server.Defaults, Log: log, Listen: true}, config); err != nil {
 		t.Fatal(err)
 	}

@@ -64,11 +64,12 @@ type Record struct {
 // Custody is what a bridge gets beside its descriptors, and how descriptors
 // that come back from it are known.
 type Custody struct {
-	Framing    wire.Framing `json:"framing"`
-	MaxRecord  uint64       `json:"maxRecord"`
-	MaxInput   uint64       `json:"maxInput"`
-	SpoolLimit uint64       `json:"spoolLimit"`
-	PeerUIDs   []uint32     `json:"peerUids"`
+	Framing    wire.Framing  `json:"framing"`
+	MaxRecord  uint64        `json:"maxRecord"`
+	MaxInput   uint64        `json:"maxInput"`
+	SpoolLimit uint64        `json:"spoolLimit"`
+	Overflow   wire.Overflow `json:"overflow"`
+	PeerUIDs   []uint32      `json:"peerUids"`
 	// Terminate says that the process is ended when nobody holds its pipes.
 	Terminate   bool                             `json:"terminate,omitempty"`
 	Descriptors map[wire.DescriptorName]Identity `json:"descriptors,omitempty"`

@@ -215,6 +215,19 @@ func (c *Config) Containers() map[string]bool {
 	return m
 }
 
+// Homes returns the sizes of the bounded homes of all profiles, in bytes.
+func (c *Config) Homes() []int64 {
+	var sizes []int64
+	for _, d := range c.Deployments {
+		for _, p := range d.Profiles {
+			if p.State != Unlimited {
+				sizes = append(sizes, int64(p.State))
+			}
+		}
+	}
+	return sizes
+}
+
 // IDs returns the ids of the deployments in order.
 func (c *Config) IDs() []string { return slices.Sorted(maps.Keys(c.Deployments)) }
 

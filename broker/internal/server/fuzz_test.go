@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
@@ -40,7 +42,11 @@ func FuzzConnection(f *testing.F) {
 	}
 	config := &registry.Config{Deployments: map[string]*registry.Deployment{"one": {ID: "one", PeerUIDs: []uint32{uint32(os.Geteuid())}}}}
 	log := hclog.NewNullLogger()
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, Log: log, Audit: audit.ToLog(log)})
+	groups, err := cgroup.Open(l.CgroupParent())
+	if err != nil {
+		f.Fatal(err)
+	}
+	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, Log: log, Audit: audit.ToLog(log)})
 	s := New(Config{Manager: m, Registry: config, Reload: func() error { return nil }, Limits: Defaults, Log: log})
 	f.Cleanup(func() { s.Close() })
 	f.Fuzz(func(t *testing.T, hello, client bool, data []byte) {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -136,7 +138,11 @@ func newWith(t *testing.T, limits Limits, trail func(dir string, log hclog.Logge
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
 	auditTrail := trail(dir, log)
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: auditTrail})
+	groups, err := cgroup.Open(l.CgroupParent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: auditTrail})
 	s.server = New(Config{Manager: m, Registry: config, Reload: s.reload, Limits: limits, Log: log})
 	s.config = config
 	for name, scope := range map[string]session.Scope{"user": session.Of("user"), "root": session.Of("root"), "admin": session.Operator()} {

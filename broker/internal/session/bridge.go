@@ -125,6 +125,7 @@ func (s *session) configure(conn *net.UnixConn) error {
 	payload, err := wire.Encode(wire.Configure{
 		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: c.Framing, Descriptors: names, PeerUIDs: peers,
 		MaxRecord: c.MaxRecord, MaxInput: c.MaxInput, SpoolLimit: c.SpoolLimit,
+		Overflow: c.Overflow,
 	})
 	if err != nil {
 		return err

@@ -58,7 +58,7 @@ func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wi
 	s.mu.Lock()
 	s.rec.Custody = record.Custody{
 		Framing: c.profile.Framing, MaxRecord: uint64(c.profile.MaxRecord), MaxInput: uint64(c.profile.MaxInput),
-		SpoolLimit: uint64(c.profile.Spool), Terminate: c.profile.Unattached == registry.UnattachedTerminate,
+		SpoolLimit: uint64(c.profile.Spool), Overflow: c.profile.Overflow, Terminate: c.profile.Unattached == registry.UnattachedTerminate,
 	}
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)

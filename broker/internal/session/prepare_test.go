@@ -174,7 +174,7 @@ func TestCredentials(t *testing.T) {
 	}
 	// A fixed program gets none.
 	other := s.create(m, "well")
-	if _, err := os.Lstat(s.l.Session("one", false, other.Session).State + "/.pi"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(s.l.Session("one", false, other.Session).Home + "/home/.pi"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a fixed program: %v", err)
 	}
 	s.delete(m, other.Session)
@@ -235,6 +235,7 @@ func TestCredentialTargetsStayInTheHome(t *testing.T) {
 	must(t, os.WriteFile(file, nil, 0o600))
 	_, err := ses.copyCredentials(&creation{
 		workspace:   &registry.Workspace{UID: 1000, GID: 1000},
+		profile:     &registry.Profile{State: registry.Unlimited},
 		credentials: map[string]*registry.Credential{"key": {File: file, As: "auth.json"}},
 	})
 	if err == nil {

@@ -13,9 +13,14 @@ import (
 // Use puts another configuration in place of the one in force. Sessions keep
 // what they were made with; only who may connect to their sockets follows, by
 // the sockets' owners. Calls come one after the other. Error:
-// CodeRestartRequired when sessions that are there forbid the change; then
-// nothing has changed.
+// CodeRestartRequired when sessions that are there forbid the change,
+// CodeDiskUnavailable when a home can't be made; then nothing has changed.
 func (m *Manager) Use(c *registry.Config) error {
+	for _, size := range c.Homes() {
+		if err := m.Images.Prepare(m.ctx, size); err != nil {
+			return err
+		}
+	}
 	m.mu.Lock()
 	all := m.sorted(Operator())
 	for _, s := range all {
