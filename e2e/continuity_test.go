@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -122,8 +121,9 @@ func TestBothDie(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 			defer cancel()
-			s := startSystem(t, harness.Options{Profiles: strings.Replace(echoProfiles, "[profiles.stdout]\n", "[profiles.stdout]\nunattached = \""+policy+"\"\n", 1)})
-			_, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
+			// It does not end with its input.
+			s := startSystem(t, harness.Options{Profiles: "[profiles.patient]\nkind = \"program\"\nframing = \"lines\"\ncommand = [\"/bin/sleep\", \"1000\"]\nunattached = \"" + policy + "\"\n"})
+			_, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "patient"})
 			first.Close()
 			// The broker first: it would replace the bridge.
 			if err := s.StopBroker(syscall.SIGKILL); err != nil {
