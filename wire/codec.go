@@ -64,8 +64,8 @@ var (
 	BrokerReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Created{}, SessionReply{}, SessionList{}, Deployment{})
 	BridgeRequests = NewSet(Hello{}, Attach{}, Ack{}, Input{}, CloseInput{}, Signal{}, Terminate{}, Release{}, Inspect{}, Ping{})
 	BridgeReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Attached{}, Acked{}, Accepted{}, Status{}, Pong{}, Fenced{}, Records{})
-	ToBridge       = NewSet(Configure{}, ErrorMessage{}, Done{}, BridgeExitReason{})
-	FromBridge     = NewSet(Ready{}, ErrorMessage{}, BridgeSignal{}, BridgeInputClosed{}, BridgeExit{})
+	ToBridge       = NewSet(Configure{}, Resume{}, ErrorMessage{}, Done{}, BridgeExitReason{})
+	FromBridge     = NewSet(Ready{}, Resumed{}, ErrorMessage{}, BridgeSignal{}, BridgeInputClosed{}, BridgeExit{})
 )
 
 // recordsKind names the one message that is not a map.

@@ -108,6 +108,8 @@ const (
 	ReasonExited      Reason = "exited"
 	ReasonTerminated  Reason = "terminated"
 	ReasonOutOfMemory Reason = "out_of_memory"
+	// ReasonHostRestarted: the host went down while the agent ran.
+	ReasonHostRestarted Reason = "host_restarted"
 	// ReasonTooManyProcesses: the sandbox needed more threads of the host than
 	// its limit.
 	ReasonTooManyProcesses Reason = "too_many_processes"

@@ -42,6 +42,9 @@ const (
 	FDExitSpool DescriptorName = "exitSpool"
 	// FDExitRead reads the same file.
 	FDExitRead DescriptorName = "exitRead"
+	// FDCustody is a listening packet socket at which a later broker asks for
+	// duplicates of all the others (Resume).
+	FDCustody DescriptorName = "custody"
 )
 
 // Framing is what a profile says of the agent's bytes.
@@ -57,8 +60,7 @@ const (
 	FramingPi Framing = "pi"
 )
 
-// Configure is the first and only message that the broker sends by itself. The
-// descriptors come with it by SCM_RIGHTS, in the order of Descriptors.
+// Configure is the first message to a new bridge. The descriptors come with it by SCM_RIGHTS, in the order of Descriptors.
 type Configure struct {
 	Type        string           `cbor:"type"`
 	Session     SessionID        `cbor:"session"`
@@ -95,6 +97,23 @@ const (
 	// that miss them are told CodeReplayGap.
 	OverflowDropOldest Overflow = "drop-oldest"
 )
+
+// Resume is the first packet of a later broker, on a connection to FDCustody
+// that takes the place of the socketpair. Resumed answers.
+type Resume struct {
+	Type    string    `cbor:"type"`
+	Session SessionID `cbor:"session"`
+	Epoch   Epoch     `cbor:"epoch"`
+}
+
+// Resumed brings duplicates of the bridge's descriptors by SCM_RIGHTS, in the
+// order of Descriptors: all that were in its Configure and are still open.
+type Resumed struct {
+	Type        string           `cbor:"type"`
+	Descriptors []DescriptorName `cbor:"descriptors"`
+	// Exit is how the agent ended, if the bridge has recorded it.
+	Exit *Exit `cbor:"exit,omitempty"`
+}
 
 // Ready says that the bridge has recovered its files and accepts clients.
 type Ready struct {
@@ -136,6 +155,12 @@ type BridgeExitReason struct {
 
 // Kind implements Message.
 func (Configure) Kind() string { return "configure" }
+
+// Kind implements Message.
+func (Resume) Kind() string { return "resume" }
+
+// Kind implements Message.
+func (Resumed) Kind() string { return "resumed" }
 
 // Kind implements Message.
 func (Ready) Kind() string { return "ready" }

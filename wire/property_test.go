@@ -102,7 +102,7 @@ func (g generator) fill(v reflect.Value, key string) {
 		v.SetUint(uint64(sampled(g, []Flags{0, FlagMore, FlagContinued, FlagMore | FlagContinued})))
 		return
 	case []DescriptorName:
-		names := rapid.SliceOfNDistinct(rapid.SampledFrom(descriptorNames), 1, 15, rapid.ID).Draw(g.t, "descriptors")
+		names := rapid.SliceOfNDistinct(rapid.SampledFrom(descriptorNames), 1, len(descriptorNames), rapid.ID).Draw(g.t, "descriptors")
 		v.Set(reflect.ValueOf(names))
 		return
 	case Exit:

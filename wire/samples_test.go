@@ -147,9 +147,11 @@ func samples() []sample {
 			PeerUIDs: []uint64{0, 1000}, MaxRecord: 64 << 20, MaxInput: 64 << 20, SpoolLimit: 1 << 30,
 			Overflow: OverflowBackpressure, LeaseMillis: 60_000,
 		})
+	add("to-bridge", Resume{Session: sampleSession, Epoch: sampleEpoch}, nil)
 	add("to-bridge", BridgeExitReason{ID: 1, Reason: ReasonUnknown}, nil)
 
 	add("from-bridge", Ready{NextSequence: 1}, Ready{NextSequence: MaxInteger})
+	add("from-bridge", Resumed{Descriptors: []DescriptorName{FDIndex}}, Resumed{Descriptors: descriptorNames, Exit: &sampleKilled})
 	add("from-bridge", BridgeSignal{ID: 1, Signal: "TERM"}, nil)
 	add("from-bridge", BridgeInputClosed{ID: 2}, nil)
 	add("from-bridge", BridgeExit{ID: 3, Status: []byte{}, Exit: sampleExit}, BridgeExit{ID: 3, Status: []byte("{\"id\":\"x\",\"exitStatus\":137}\n"), Exit: sampleKilled})

@@ -5,7 +5,7 @@ import "slices"
 var descriptorNames = []DescriptorName{
 	FDStdin, FDStdout, FDStderr, FDExit, FDListener,
 	FDStdoutSpool, FDStderrSpool, FDStdoutRead, FDStderrRead, FDIndex,
-	FDInputSplice, FDInputData, FDControlLog, FDExitSpool, FDExitRead,
+	FDInputSplice, FDInputData, FDControlLog, FDExitSpool, FDExitRead, FDCustody,
 }
 
 // Validate implements Message.
@@ -14,17 +14,31 @@ func (m Configure) Validate() error {
 		checkSession(m.Session),
 		checkEpoch(m.Epoch, CodeInvalidMessage),
 		check(m.Framing == FramingLines || m.Framing == FramingPi, CodeInvalidMessage, "there is no framing %.40q", m.Framing),
-		checkCount(CodeInvalidMessage, "descriptors", len(m.Descriptors), 1, MaxDescriptors),
-		checkEach(m.Descriptors, func(n *DescriptorName) error {
-			return check(slices.Contains(descriptorNames, *n), CodeInvalidMessage, "there is no descriptor %.40q", *n)
-		}),
-		checkUnique(CodeInvalidMessage, "descriptors", m.Descriptors),
+		checkDescriptors(m.Descriptors),
 		checkUIDs("peerUids", m.PeerUIDs),
 		checkOverflow(m.Overflow),
 		checkLeaseMillis(m.LeaseMillis),
 		check(m.MaxRecord > 0 && m.MaxInput > 0 && m.SpoolLimit > 0, CodeInvalidMessage, "the limits of a session are not zero"),
 	)
 }
+
+func checkDescriptors(names []DescriptorName) error {
+	return first(
+		checkCount(CodeInvalidMessage, "descriptors", len(names), 1, MaxDescriptors),
+		checkEach(names, func(n *DescriptorName) error {
+			return check(slices.Contains(descriptorNames, *n), CodeInvalidMessage, "there is no descriptor %.40q", *n)
+		}),
+		checkUnique(CodeInvalidMessage, "descriptors", names),
+	)
+}
+
+// Validate implements Message.
+func (m Resume) Validate() error {
+	return first(checkSession(m.Session), checkEpoch(m.Epoch, CodeInvalidMessage))
+}
+
+// Validate implements Message.
+func (m Resumed) Validate() error { return first(checkDescriptors(m.Descriptors), checkExit(m.Exit)) }
 
 // Validate implements Message.
 func (m Ready) Validate() error {

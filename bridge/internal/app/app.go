@@ -32,7 +32,12 @@ func Run(ctx context.Context, conn *net.UnixConn, log hclog.Logger) error {
 	}
 	defer link.Close()
 	log = log.With("session", string(configure.Session))
-	s, server, err := open(configure, fds, link, log)
+	set, err := custody.Adopt(configure.Descriptors, fds)
+	if err != nil {
+		tellFailure(link, err, log)
+		return err
+	}
+	s, server, err := open(configure, set, link, log)
 	if err != nil {
 		tellFailure(link, err, log)
 		return err
@@ -43,6 +48,9 @@ func Run(ctx context.Context, conn *net.UnixConn, log hclog.Logger) error {
 		defer close(served)
 		server.Run()
 	}()
+	if set.Custody != nil {
+		link.Serve(set.Custody, configure, s, log)
+	}
 	log.Info("ready", "next", s.NextSequence())
 	if err := link.Tell(wire.Ready{NextSequence: s.NextSequence()}); err != nil {
 		log.Warn("ready_untold", "error", err.Error())
@@ -57,11 +65,7 @@ func Run(ctx context.Context, conn *net.UnixConn, log hclog.Logger) error {
 	return nil
 }
 
-func open(c wire.Configure, fds []int, link *brokerlink.Link, log hclog.Logger) (*session.Session, *serve.Server, error) {
-	set, err := custody.Adopt(c.Descriptors, fds)
-	if err != nil {
-		return nil, nil, err
-	}
+func open(c wire.Configure, set *custody.Set, link *brokerlink.Link, log hclog.Logger) (*session.Session, *serve.Server, error) {
 	s, err := session.Open(session.Config{
 		Session: c.Session, Epoch: c.Epoch, Framing: c.Framing,
 		MaxRecord: c.MaxRecord, MaxInput: c.MaxInput, SpoolLimit: c.SpoolLimit,

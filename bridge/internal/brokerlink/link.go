@@ -16,15 +16,19 @@ const (
 	sendTimeout      = 5 * time.Second
 )
 
-// Link is the connection. Its methods may be called concurrently.
+// Link is the connection to the broker: first the socketpair that the bridge
+// was started with, then what a later broker makes (Serve). Its methods may be
+// called concurrently.
 type Link struct {
-	conn *net.UnixConn
-	done chan struct{}
+	readers sync.WaitGroup
 
-	mu      sync.Mutex
-	nextID  uint64
-	waiting map[uint64]chan wire.Message
-	down    bool
+	mu       sync.Mutex
+	conn     *net.UnixConn
+	listener *net.UnixListener // nil until Serve
+	nextID   uint64
+	waiting  map[uint64]chan wire.Message
+	down     bool
+	closed   bool
 }
 
 // Receive reads the Configure and its descriptors, which are the caller's from
@@ -35,9 +39,28 @@ func Receive(conn *net.UnixConn) (*Link, wire.Configure, []int, error) {
 		conn.Close()
 		return nil, wire.Configure{}, nil, err
 	}
-	l := &Link{conn: conn, done: make(chan struct{}), waiting: make(map[uint64]chan wire.Message)}
-	go l.read()
+	l := &Link{waiting: make(map[uint64]chan wire.Message)}
+	l.use(conn)
 	return l, c, fds, nil
+}
+
+// use makes conn the link's connection and reports whether it did. The one
+// before is given up: requests that wait on it fail.
+func (l *Link) use(conn *net.UnixConn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		conn.Close()
+		return false
+	}
+	if l.conn != nil {
+		l.conn.Close()
+		l.release()
+	}
+	l.conn, l.down = conn, false
+	l.readers.Add(1)
+	go l.read(conn)
+	return true
 }
 
 func receive(conn *net.UnixConn) (wire.Configure, []int, error) {
@@ -67,12 +90,12 @@ func receive(conn *net.UnixConn) (wire.Configure, []int, error) {
 	return c, fds, nil
 }
 
-func (l *Link) read() {
-	defer close(l.done)
+func (l *Link) read(conn *net.UnixConn) {
+	defer l.readers.Done()
 	for {
-		payload, fds, err := fdpass.Receive(l.conn, wire.MaxCustodyMessage)
+		payload, fds, err := fdpass.Receive(conn, wire.MaxCustodyMessage)
 		if err != nil {
-			l.fail()
+			l.fail(conn)
 			return
 		}
 		fdpass.CloseAll(fds)
@@ -104,21 +127,34 @@ func (l *Link) deliver(m wire.Message) {
 	}
 }
 
-// fail marks the link as down and releases everyone who waits.
-func (l *Link) fail() {
+// fail marks the link as down, unless it has another connection by now.
+func (l *Link) fail(conn *net.UnixConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.down = true
+	if l.conn == conn {
+		l.down = true
+		l.release()
+	}
+}
+
+// release releases everyone who waits. The caller holds the lock.
+func (l *Link) release() {
 	for id, c := range l.waiting {
 		delete(l.waiting, id)
 		close(c)
 	}
 }
 
-// Close ends the link and waits for its reader.
+// Close ends the link, and waits for its readers and for Serve.
 func (l *Link) Close() {
+	l.mu.Lock()
+	l.closed = true
 	l.conn.Close()
-	<-l.done
+	if l.listener != nil {
+		l.listener.Close()
+	}
+	l.mu.Unlock()
+	l.readers.Wait()
 }
 
 // Up reports whether the broker was there when last heard of.
@@ -138,10 +174,13 @@ func (l *Link) Tell(m wire.Message) error {
 }
 
 func (l *Link) send(payload []byte) error {
-	if err := l.conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	if err := conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
 		return unreachable(err)
 	}
-	if err := fdpass.Send(l.conn, payload); err != nil {
+	if err := fdpass.Send(conn, payload); err != nil {
 		return unreachable(err)
 	}
 	return nil
@@ -199,7 +238,7 @@ func (l *Link) forget(id uint64) {
 
 func unreachable(cause error) *wire.Error {
 	if cause == nil {
-		cause = errors.New("its end of the socketpair is closed")
+		cause = errors.New("its end of the connection is closed")
 	}
 	return &wire.Error{
 		Code:    wire.CodeBrokerUnreachable,

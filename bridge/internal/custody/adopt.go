@@ -15,6 +15,8 @@ type Set struct {
 	Stdin                *Pipe
 	Stdout, Stderr, Exit *Pipe
 	Listener             *net.UnixListener
+	// Custody is where a later broker asks for duplicates. It may be nil.
+	Custody *net.UnixListener
 	// Files by descriptor name.
 	StdoutSpool, StderrSpool, StdoutRead, StderrRead *File
 	Index, ControlLog                                *File
@@ -46,6 +48,7 @@ var wanted = map[wire.DescriptorName]want{
 	wire.FDControlLog:  {kind: unix.S_IFREG, read: true, write: true},
 	wire.FDExitSpool:   {kind: unix.S_IFREG, write: true},
 	wire.FDExitRead:    {kind: unix.S_IFREG, read: true},
+	wire.FDCustody:     {kind: unix.S_IFSOCK, optional: true},
 }
 
 // samePairs are the names that must point at one file.
@@ -164,8 +167,13 @@ func build(byName map[wire.DescriptorName]int) (*Set, error) {
 		*p.to = pipe
 	}
 	var err error
-	if s.Listener, err = adoptListener(byName[wire.FDListener]); err != nil {
+	if s.Listener, err = adoptListener(byName[wire.FDListener], wire.FDListener); err != nil {
 		firstErr = err
+	}
+	if fd, ok := byName[wire.FDCustody]; ok {
+		if s.Custody, err = adoptListener(fd, wire.FDCustody); err != nil {
+			firstErr = err
+		}
 	}
 	if firstErr != nil {
 		s.Close()
@@ -174,8 +182,8 @@ func build(byName map[wire.DescriptorName]int) (*Set, error) {
 	return s, nil
 }
 
-func adoptListener(fd int) (*net.UnixListener, error) {
-	f := os.NewFile(uintptr(fd), string(wire.FDListener))
+func adoptListener(fd int, name wire.DescriptorName) (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(fd), string(name))
 	defer f.Close()
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -199,8 +207,10 @@ func (s *Set) Close() {
 			p.Close()
 		}
 	}
-	if s.Listener != nil {
-		s.Listener.Close()
+	for _, l := range []*net.UnixListener{s.Listener, s.Custody} {
+		if l != nil {
+			l.Close()
+		}
 	}
 	for _, f := range []*File{s.StdoutSpool, s.StderrSpool, s.StdoutRead, s.StderrRead, s.Index, s.ControlLog, s.InputSplice, s.InputData, s.ExitSpool, s.ExitRead} {
 		f.Close()

@@ -173,7 +173,7 @@ func descriptors(t *testing.T, change func(byName map[wire.DescriptorName]int)) 
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, "sock")}); err != nil {
+			if err := unix.Bind(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, string(name)+".sock")}); err != nil {
 				t.Fatal(err)
 			}
 			if err := unix.Listen(fd, 1); err != nil {

@@ -22,6 +22,9 @@ const (
 	drainMost  = 10 * time.Second
 	drainTick  = 20 * time.Millisecond
 
+	// reasonPatience is how long an end without a status waits for a broker.
+	reasonPatience = 30 * time.Second
+
 	// unknownCode is the exit code when the status was not observed.
 	unknownCode = 255
 	// killedCode is that of a sandbox that the kernel killed: 128 and KILL.
@@ -109,9 +112,7 @@ func (s *Session) askReason() wire.Exit {
 	s.mu.Lock()
 	exit.InputAccepted = uint64(s.data.End())
 	s.mu.Unlock()
-	m, err := s.cfg.Broker.Ask(brokerTimeout, func(id uint64) wire.Message {
-		return wire.BridgeExit{ID: id, Status: status, Exit: exit}
-	})
+	m, err := s.reportExit(status, exit)
 	if answer, ok := m.(wire.BridgeExitReason); ok {
 		exit.Reason = answer.Reason
 	} else {
@@ -121,6 +122,22 @@ func (s *Session) askReason() wire.Exit {
 		exit.Code, exit.Signal = killedCode, "KILL"
 	}
 	return exit
+}
+
+// reportExit asks the broker. An end that nobody saw the status of has no
+// explanation but the broker's, so a broker that is being restarted is waited
+// for.
+func (s *Session) reportExit(status []byte, exit wire.Exit) (wire.Message, error) {
+	deadline := time.Now().Add(reasonPatience)
+	for {
+		m, err := s.cfg.Broker.Ask(brokerTimeout, func(id uint64) wire.Message {
+			return wire.BridgeExit{ID: id, Status: status, Exit: exit}
+		})
+		lost := wire.CodeOf(err) == wire.CodeBrokerUnreachable
+		if !lost || exit.Reason != wire.ReasonUnknown || time.Now().After(deadline) || !s.sleep(retryInput) {
+			return m, err
+		}
+	}
 }
 
 func errText(err error) string {

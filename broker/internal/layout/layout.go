@@ -50,6 +50,7 @@ func (l Layout) Lock() string        { return l.Run + "/broker.lock" }
 func (l Layout) Runsc() string       { return l.Run + "/runsc" }
 func (l Layout) RunscLogs() string   { return l.Run + "/log" }
 func (l Layout) Mounts() string      { return l.Run + "/mounts" }
+func (l Layout) Custody() string     { return l.Run + "/custody" }
 func (l Layout) Records() string     { return l.Var + "/sessions" }
 func (l Layout) Bundles() string     { return l.Var + "/bundles" }
 func (l Layout) Spools() string      { return l.Var + "/spool" }
@@ -88,7 +89,7 @@ func (l Layout) BrokerSocket(id string, container bool) string {
 //
 // State is the image of the agent's home, which is mounted at Home, or the
 // home itself, if its size is not bounded.
-type Session struct{ Pin, Home, Bundle, Attachments, Spool, State, Socket string }
+type Session struct{ Pin, Home, Bundle, Attachments, Spool, State, Socket, Custody string }
 
 // homeSuffix tells the mount of a home from the pin beside it.
 const homeSuffix = ".home"
@@ -105,6 +106,7 @@ func (l Layout) Session(deployment string, container bool, id wire.SessionID) Se
 		Attachments: l.Bundles() + "/" + string(id) + "/attachments",
 		Spool:       l.Spools() + "/" + string(id),
 		State:       l.States() + "/" + string(id),
+		Custody:     l.Custody() + "/" + string(id),
 		Socket:      l.Deployment(deployment, container) + "/" + SocketName(id),
 	}
 }
@@ -122,7 +124,7 @@ type Folder struct {
 func (l Layout) Folders(deployments map[string]bool) []Folder {
 	all := []Folder{
 		{l.Run, 0o755}, {l.Run + "/d", 0o711}, {l.Run + "/c", 0o700}, {l.Admin(), 0o700},
-		{l.Runsc(), 0o700}, {l.RunscLogs(), 0o700}, {l.Mounts(), 0o700},
+		{l.Runsc(), 0o700}, {l.RunscLogs(), 0o700}, {l.Mounts(), 0o700}, {l.Custody(), 0o700},
 		{l.Var, 0o700}, {l.Records(), 0o700}, {l.Bundles(), 0o700}, {l.Spools(), 0o700}, {l.States(), 0o700},
 	}
 	for id, container := range deployments {
@@ -155,7 +157,7 @@ type Trace struct {
 func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
 	found := make(map[wire.SessionID]Trace)
 	for _, pattern := range []string{
-		l.Mounts() + "/*", l.Bundles() + "/*", l.Spools() + "/*", l.States() + "/*",
+		l.Mounts() + "/*", l.Custody() + "/*", l.Bundles() + "/*", l.Spools() + "/*", l.States() + "/*",
 		l.Run + "/d/*/s/*.sock", l.Run + "/c/*/s/*.sock",
 	} {
 		paths, err := filepath.Glob(pattern)

@@ -34,7 +34,7 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 		folders := l.Folders(deployments)
-		if len(folders) != 16 {
+		if len(folders) != 17 {
 			t.Errorf("there are %d folders", len(folders))
 		}
 		for _, f := range folders {

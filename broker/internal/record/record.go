@@ -48,6 +48,8 @@ type Record struct {
 	// while the record stands.
 	BridgeUID uint32 `json:"bridgeUid"`
 	ReaperUID uint32 `json:"reaperUid"`
+	// Custody is what another bridge of the session is started with.
+	Custody Custody `json:"custody"`
 	// Processes; the zero ID when there is none yet.
 	Sandbox process.ID `json:"sandbox"`
 	Reaper  process.ID `json:"reaper"`
@@ -57,6 +59,29 @@ type Record struct {
 	// Terminated says that a client or an operator ordered the end.
 	Terminated bool       `json:"terminated,omitempty"`
 	Exit       *wire.Exit `json:"exit,omitempty"`
+}
+
+// Custody is what a bridge gets beside its descriptors, and how descriptors
+// that come back from it are known.
+type Custody struct {
+	Framing    wire.Framing  `json:"framing"`
+	MaxRecord  uint64        `json:"maxRecord"`
+	MaxInput   uint64        `json:"maxInput"`
+	SpoolLimit uint64        `json:"spoolLimit"`
+	Overflow   wire.Overflow `json:"overflow"`
+	PeerUIDs   []uint32      `json:"peerUids"`
+	// Terminate says that the process is ended when nobody holds its pipes.
+	Terminate   bool                             `json:"terminate,omitempty"`
+	Descriptors map[wire.DescriptorName]Identity `json:"descriptors,omitempty"`
+}
+
+// Identity is what the kernel says of a descriptor: device, inode and type
+// (stat(2)), and access mode (fcntl(2), F_GETFL).
+type Identity struct {
+	Dev    uint64 `json:"dev"`
+	Ino    uint64 `json:"ino"`
+	Type   uint32 `json:"type"`
+	Access int    `json:"access"`
 }
 
 // Store is the folder of records. It is safe for concurrent use as long as

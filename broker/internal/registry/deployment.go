@@ -80,7 +80,15 @@ type Profile struct {
 	Overflow  wire.Overflow `toml:"overflow" json:"overflow"`
 	MaxRecord Size          `toml:"max_record" json:"maxRecord"`
 	MaxInput  Size          `toml:"max_input" json:"maxInput"`
+	// Unattached says what becomes of a process whose pipes are lost.
+	Unattached string `toml:"unattached" json:"unattached"`
 }
+
+// What becomes of a process whose pipes are lost.
+const (
+	UnattachedLeave     = "leave"
+	UnattachedTerminate = "terminate"
+)
 
 // Defaults and bounds.
 const (
@@ -254,6 +262,9 @@ func (p *Profile) complete(key string) error {
 		orDefault(&p.MaxInput, 4*MiB) // Pi's reader is quadratic in the line
 	}
 	orDefault(&p.MaxInput, 80*MiB)
+	if p.Unattached == "" {
+		p.Unattached = UnattachedLeave
+	}
 	if p.Overflow == "" {
 		p.Overflow = wire.OverflowBackpressure
 	}
@@ -278,6 +289,8 @@ func (p *Profile) complete(key string) error {
 		return bad(key+".overflow", "%.40q is neither %q nor %q", p.Overflow, wire.OverflowBackpressure, wire.OverflowDropOldest)
 	case p.State != Unlimited && (p.State < StateSize(minState) || p.State > wire.MaxInteger):
 		return bad(key+".state", "%d bytes are not between %d and 2^53-1, nor \"unlimited\"", p.State, minState)
+	case p.Unattached != UnattachedLeave && p.Unattached != UnattachedTerminate:
+		return bad(key+".unattached", "%.40q is neither %q nor %q", p.Unattached, UnattachedLeave, UnattachedTerminate)
 	case max(p.Spool, p.MaxInput, p.Memory, p.Tmp) > wire.MaxInteger:
 		return bad(key, "a size is above 2^53-1 bytes")
 	}

@@ -144,6 +144,7 @@ func TestRefusals(t *testing.T) {
 		"credential file":        {local("[profiles.pi]", "[credentials.key]\nfile = \"key\"\nas = \"auth.json\"\n[profiles.pi]"), "credentials.key.file"},
 		"credential name":        {local("[profiles.pi]", "[credentials.key]\nfile = \"/etc/key\"\nas = \"../auth.json\"\n[profiles.pi]"), "credentials.key.as"},
 		"credential twice":       {local("[profiles.pi]", "[credentials.key]\nfile = \"/etc/key\"\nas = \"a\"\n[credentials.l]\nfile = \"/etc/l\"\nas = \"a\"\n[profiles.pi]"), "credentials.l.as"},
+		"unattached":             {local(`memory = "2GiB"`, `unattached = "kill"`), "profiles.cat.unattached"},
 		"small home":             {local(`memory = "2GiB"`, `state = "1MiB"`), "profiles.cat.state"},
 		"no default":             {local(`default_profile = "pi"`, `default_profile = "po"`), "default_profile"},
 		"root as agent":          {local("uid = 1000", "uid = 0"), "workspaces.project.uid"},

@@ -25,7 +25,7 @@ var restartWindow = 10 * time.Second
 // bridge is one run of a session's bridge.
 type bridge struct {
 	proc *process.Process
-	// conn is nil for a bridge of an earlier broker.
+	// conn is nil for a bridge of an earlier broker, until it is resumed.
 	conn *net.UnixConn
 	// ready gets nil or the bridge's failure, once.
 	ready chan error
@@ -115,6 +115,7 @@ func (s *session) launch() (*bridge, error) {
 
 func (s *session) configure(conn *net.UnixConn) error {
 	names, fds := s.shared()
+	c := s.rec.Custody
 	s.mu.Lock()
 	peers := make([]uint64, len(s.peers))
 	for i, uid := range s.peers {
@@ -122,9 +123,9 @@ func (s *session) configure(conn *net.UnixConn) error {
 	}
 	s.mu.Unlock()
 	payload, err := wire.Encode(wire.Configure{
-		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: s.profile.Framing, Descriptors: names, PeerUIDs: peers,
-		MaxRecord: uint64(s.profile.MaxRecord), MaxInput: uint64(s.profile.MaxInput), SpoolLimit: uint64(s.profile.Spool),
-		Overflow: s.profile.Overflow,
+		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: c.Framing, Descriptors: names, PeerUIDs: peers,
+		MaxRecord: c.MaxRecord, MaxInput: c.MaxInput, SpoolLimit: c.SpoolLimit,
+		Overflow: c.Overflow,
 	})
 	if err != nil {
 		return err
@@ -147,6 +148,9 @@ func (s *session) attend() {
 		s.mu.Lock()
 		b := s.bridge
 		s.mu.Unlock()
+		if b.conn == nil {
+			s.regain(b)
+		}
 		select {
 		case <-b.proc.Done():
 		case <-s.ctx.Done():
@@ -181,7 +185,7 @@ func (s *session) replace(old *bridge) bool {
 	old.proc.Close()
 	names, _ := s.shared()
 	if len(names) == 0 {
-		s.abandon("its descriptors were lost with the broker that made them")
+		s.abandon("it died before it could give a restarted broker the descriptors")
 		return false
 	}
 	if !s.mayRestart() {
@@ -235,11 +239,20 @@ func (s *session) mayRestart() bool {
 }
 
 // abandon says that nobody holds the pipes from now on. The process goes on
-// until it is terminated or deleted.
+// until it is terminated or deleted, unless its profile says that it ends now.
 func (s *session) abandon(why string) {
 	s.happened("unattached", "")
 	s.log.Error("session_unattached", "reason", why)
 	s.moveTo(wire.StateUnattached)
+	if s.rec.Custody.Terminate && lives(s.state()) {
+		s.m.work.Add(1)
+		go func() {
+			defer s.m.work.Done()
+			if err := s.terminate(s.ctx, unattachedGrace); err != nil && s.ctx.Err() == nil {
+				s.log.Error("unattached_not_ended", "error", err.Error())
+			}
+		}()
+	}
 }
 
 // moveTo changes the state of a session that lives.

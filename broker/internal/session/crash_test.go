@@ -17,6 +17,7 @@ const (
 	crashPrefix = "SESSION_TEST_PREFIX"
 	crashUID    = "SESSION_TEST_UID"
 	crashAt     = "SESSION_TEST_CRASH"
+	crashWith   = "SESSION_TEST_PROFILE"
 	crashStatus = 42
 )
 
@@ -55,7 +56,7 @@ func crashChild() {
 	if err := m.Recover(context.Background()); err != nil {
 		panic(err)
 	}
-	info, err := m.Create(context.Background(), s.config.Deployments["one"], wire.Create{ID: 1, Workspace: "project"})
+	info, err := m.Create(context.Background(), s.config.Deployments["one"], wire.Create{ID: 1, Workspace: "project", Profile: os.Getenv(crashWith)})
 	if err != nil {
 		panic(err)
 	}
@@ -71,8 +72,14 @@ func crashChild() {
 // session if it got that far.
 func (s *system) crash(at string) wire.SessionID {
 	s.t.Helper()
+	return s.crashWith(at, "")
+}
+
+// crashWith is crash with a session of this profile.
+func (s *system) crashWith(at, profile string) wire.SessionID {
+	s.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), crashPrefix+"="+s.l.Run[:len(s.l.Run)-len("/run")], fmt.Sprintf("%s=%d", crashUID, s.config.Bridge.FirstUID), crashAt+"="+at)
+	cmd.Env = append(os.Environ(), crashPrefix+"="+s.l.Run[:len(s.l.Run)-len("/run")], fmt.Sprintf("%s=%d", crashUID, s.config.Bridge.FirstUID), crashAt+"="+at, crashWith+"="+profile)
 	cmd.Stderr = s.log
 	out, err := cmd.Output()
 	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != crashStatus {
@@ -170,9 +177,15 @@ func TestReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := m.Inspect(Of("one"), id)
-	if err != nil || info.State != wire.StateExited {
+	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonHostRestarted {
 		t.Errorf("got %+v, %v", info, err)
 	}
+	// The output is readable: a bridge is there, and takes turns with others.
+	readable := func() bool {
+		i, err := m.Inspect(Of("one"), id)
+		return err == nil && i.BridgePID != 0 && i.BridgePID != info.BridgePID
+	}
+	s.eventually("readable", readable)
 	s.delete(m, id)
 	if left := s.bridges(); len(left) != 1 {
 		t.Errorf("a process of another boot was killed: %v", left)

@@ -55,7 +55,12 @@ func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wi
 	}
 	defer m.work.Done()
 	defer s.release()
-	s.profile = *c.profile
+	s.mu.Lock()
+	s.rec.Custody = record.Custody{
+		Framing: c.profile.Framing, MaxRecord: uint64(c.profile.MaxRecord), MaxInput: uint64(c.profile.MaxInput),
+		SpoolLimit: uint64(c.profile.Spool), Overflow: c.profile.Overflow, Terminate: c.profile.Unattached == registry.UnattachedTerminate,
+	}
+	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -185,7 +190,14 @@ func (s *session) doContainer(ctx context.Context, c *creation) error {
 		return runtimeFailed("create", err)
 	}
 	defer sandbox.Close()
-	err = s.update(func(r *record.Record) { r.Sandbox, r.Reaper = sandbox.ID(), reaper.ID() })
+	identities, err := s.identities()
+	if err != nil {
+		return err
+	}
+	err = s.update(func(r *record.Record) {
+		r.Sandbox, r.Reaper = sandbox.ID(), reaper.ID()
+		r.Custody.Descriptors = identities
+	})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -20,7 +21,7 @@ import (
 var order = []wire.DescriptorName{
 	wire.FDStdin, wire.FDStdout, wire.FDStderr, wire.FDExit, wire.FDListener,
 	wire.FDStdoutSpool, wire.FDStdoutRead, wire.FDStderrSpool, wire.FDStderrRead, wire.FDIndex,
-	wire.FDInputData, wire.FDInputSplice, wire.FDControlLog, wire.FDExitSpool, wire.FDExitRead,
+	wire.FDInputData, wire.FDInputSplice, wire.FDControlLog, wire.FDExitSpool, wire.FDExitRead, wire.FDCustody,
 }
 
 // files are the files of the spool. Where one has two descriptions, one of
@@ -118,10 +119,12 @@ func (s *session) doSocket(context.Context, *creation) error {
 	if err := unix.Listen(fd, 128); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	return nil
+	return s.listenForBrokers()
 }
 
-func (s *session) undoSocket(context.Context) error { return layout.Remove(s.paths.Socket) }
+func (s *session) undoSocket(context.Context) error {
+	return errors.Join(layout.Remove(s.paths.Socket), layout.Remove(s.paths.Custody))
+}
 
 // makePipes makes the four pipes. Each end is a description of its own: the
 // bridge's are non-blocking, the agent's block, as programs expect.

@@ -28,6 +28,13 @@ func (s *session) begin() {
 			}
 		}()
 	}
+	if bridge == nil && s.state() == wire.StateExited {
+		s.m.work.Add(1)
+		go func() {
+			defer s.m.work.Done()
+			s.revisit()
+		}()
+	}
 	if bridge != nil {
 		s.m.work.Add(1)
 		go func() {

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -179,6 +180,8 @@ const (
 	behaveSignalling
 	behaveFlooding
 	behaveOversized
+	behaveReturning
+	behaveLying
 )
 
 type fakeBridge struct {
@@ -262,6 +265,8 @@ func (b *fakeBridge) behave() int {
 		for fdpass.Send(b.conn, p) == nil {
 		}
 		b.forever()
+	case behaveReturning, behaveLying:
+		b.forever()
 	case behaveSignalling:
 		// The session runs a moment after its bridge is ready.
 		answer := string(wire.CodeSessionNotRunning)
@@ -319,11 +324,51 @@ func (b *fakeBridge) ask(make func(uint64) wire.Message) string {
 	return fmt.Sprint(err)
 }
 
-// forever goes on without the broker, as bridges do, until it is killed.
+// forever goes on without the broker, as bridges do, until it is killed. One
+// that returns gives later brokers its descriptors; one that lies gives them
+// its spool for writing in the place of the index.
 func (b *fakeBridge) forever() {
+	for b.c.MaxInput == behaveReturning || b.c.MaxInput == behaveLying {
+		if err := b.giveBack(); err != nil {
+			say("give back: %v", err)
+		}
+	}
 	for {
 		time.Sleep(time.Hour)
 	}
+}
+
+func (b *fakeBridge) giveBack() error {
+	fd, _, err := unix.Accept4(b.fds[wire.FDCustody], unix.SOCK_CLOEXEC)
+	if errors.Is(err, unix.EAGAIN) {
+		time.Sleep(5 * time.Millisecond)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	conn, err := fdpass.Adopt(fd)
+	if err != nil {
+		return err
+	}
+	p, _, err := fdpass.Receive(conn, wire.MaxCustodyMessage)
+	if err != nil {
+		return err
+	}
+	if m, err := wire.Decode(wire.ToBridge, p); err != nil || m.Kind() != "resume" {
+		return fmt.Errorf("got %v, %v", m, err)
+	}
+	fds := make([]int, len(b.c.Descriptors))
+	for i, name := range b.c.Descriptors {
+		if fds[i] = b.fds[name]; name == wire.FDIndex && b.c.MaxInput == behaveLying {
+			fds[i] = b.fds[wire.FDStdoutRead]
+		}
+	}
+	if p, err = wire.Encode(wire.Resumed{Descriptors: b.c.Descriptors}); err != nil {
+		return err
+	}
+	b.conn = conn
+	return fdpass.Send(conn, p, fds...)
 }
 
 // uidOfSelf asks in the one way that the launcher's filter allows.

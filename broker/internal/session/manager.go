@@ -33,6 +33,8 @@ const (
 	sendTimeout   = 5 * time.Second
 	killTimeout   = 10 * time.Second
 	deathTimeout  = time.Second
+	// unattachedGrace is what TERM gets when a profile ends lost processes.
+	unattachedGrace = 10 * time.Second
 	// handoverTimeout bounds how long a broker that stops waits for bridges
 	// that are being replaced, and handoverTick is the time between two looks.
 	handoverTimeout = 15 * time.Second
@@ -98,13 +100,9 @@ type Manager struct {
 
 // session is one session. Whoever holds its turn may change it.
 type session struct {
-	m     *Manager
-	log   hclog.Logger
-	paths layout.Session
-	// profile is that of its creation; unused after a restart, which leaves no
-	// descriptors for another bridge.
-	profile registry.Profile
-
+	m      *Manager
+	log    hclog.Logger
+	paths  layout.Session
 	ctx    context.Context // ends with the manager or the session
 	cancel context.CancelFunc
 	turn   chan struct{}
@@ -126,6 +124,9 @@ type session struct {
 	reported     *wire.Exit
 	signals      map[string]bool
 	oom, crowded bool
+	// known is the reason that an earlier broker found, or that a restart of
+	// the host gives.
+	known wire.Reason
 }
 
 // New makes a manager. Recover comes next, then requests.

@@ -16,8 +16,8 @@ import (
 // watched again, those that ended are cleaned, those that were being made or
 // deleted are undone (R32, R33). It is called once, before any request.
 //
-// A bridge that lives goes on without a broker: the broker can end it, and the
-// session, but has no descriptors to start another one from.
+// A bridge that lives went on without a broker, and gives its descriptors to
+// this one (regain).
 //
 // Whatever bears a session's id and has no record is removed. An error means
 // that something could not be; it is logged and tried again at the next start
@@ -42,14 +42,14 @@ func (m *Manager) Recover(ctx context.Context) error {
 	var failed error
 	for _, s := range m.sorted(Operator()) {
 		s.turn <- struct{}{}
+		// The users may have changed while no broker ran.
+		s.welcome(m.registry.Load())
 		err := s.recover(ctx)
 		if orphans[s.rec.Session] != nil && err == nil {
 			s.happened("orphanRemoved", "")
 		}
 		failed = errors.Join(failed, err)
 		s.release()
-		// The users may have changed while no broker ran.
-		s.welcome(m.registry.Load())
 	}
 	return failed
 }
@@ -72,6 +72,9 @@ func (s *session) recover(ctx context.Context) error {
 		return s.recoverEnd(ctx)
 	}
 	if state == wire.StateExited {
+		if r := s.rec.Exit.Reason; r != wire.ReasonUnknown {
+			s.known = r
+		}
 		close(s.reasoned)
 		close(s.ended)
 		// The one before may have died while it cleaned up.
@@ -80,19 +83,23 @@ func (s *session) recover(ctx context.Context) error {
 		s.begin()
 		return err
 	}
-	to := wire.StateRunning
 	if s.bridge == nil {
-		to = wire.StateUnattached
+		s.begin()
+		s.abandon("its bridge died with the broker that had its descriptors")
+		return nil
 	}
-	s.moveTo(to)
-	s.happened("recovered", string(to))
-	s.log.Info("session_recovered", "state", string(to))
+	s.moveTo(wire.StateRunning)
+	s.happened("recovered", string(wire.StateRunning))
+	s.log.Info("session_recovered")
 	s.begin()
 	return nil
 }
 
 // recoverEnd is for a sandbox that ended while no broker was there.
 func (s *session) recoverEnd(ctx context.Context) error {
+	if s.rec.Boot != s.m.Boot {
+		s.known = wire.ReasonHostRestarted
+	}
 	s.settle()
 	err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx), s.update(func(r *record.Record) {
 		e := s.exit()

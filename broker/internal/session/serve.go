@@ -191,10 +191,15 @@ const goFatal = 2
 // exit combines what is known of the end. The caller holds the lock.
 func (s *session) exit() wire.Exit {
 	e := wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown}
-	if s.reported != nil {
+	switch {
+	case s.reported != nil:
 		e = *s.reported
+	case s.rec.Exit != nil:
+		e = *s.rec.Exit
 	}
 	switch {
+	case s.known != "":
+		e.Reason = s.known
 	case s.oom && e.Reason == wire.ReasonUnknown:
 		e.Code, e.Signal, e.Reason = 128+int64(unix.SIGKILL), "KILL", wire.ReasonOutOfMemory
 	// A sandbox dies of a thread that it can't have as every Go program.

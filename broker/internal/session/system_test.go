@@ -154,12 +154,13 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 		for name, behaviour := range map[string]registry.Size{
 			"well": behaveWell, "garbage": behaveGarbage, "dying": behaveDying, "crashing": behaveCrashing, "failing": behaveFailing, "deaf": behaveDeaf,
 			"early": behaveEarlyExit, "smuggling": behaveSmuggling, "closing": behaveClosingInput, "foreign": behaveForeign, "signalling": behaveSignalling,
-			"flooding": behaveFlooding, "oversized": behaveOversized,
+			"flooding": behaveFlooding, "oversized": behaveOversized, "returning": behaveReturning, "lying": behaveLying,
 		} {
 			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour, State: registry.Unlimited}
 		}
 		config.Deployments[id].Profiles["well"].State = disk.MinSize
 	}
+	config.Deployments["one"].Profiles["ending"] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaveWell, State: registry.Unlimited, Unattached: registry.UnattachedTerminate}
 	return &system{t: t, l: l, config: config, runtime: &fakeRuntime{root: prefix + "/fake"}, groups: groups, images: &disk.Images{}, log: &syncBuffer{}, exe: exe}
 }
 
@@ -241,7 +242,7 @@ func (s *system) leftovers() []string {
 		s.t.Fatal(err)
 	}
 	left = append(left, pins...)
-	for _, dir := range []string{s.l.Records(), s.l.Mounts(), s.l.Bundles(), s.l.Spools(), s.l.States(), s.runtime.root, s.l.Run + "/d/one/s", s.l.Run + "/c/two/s"} {
+	for _, dir := range []string{s.l.Records(), s.l.Mounts(), s.l.Custody(), s.l.Bundles(), s.l.Spools(), s.l.States(), s.runtime.root, s.l.Run + "/d/one/s", s.l.Run + "/c/two/s"} {
 		found, _ := filepath.Glob(dir + "/*")
 		left = append(left, found...)
 	}

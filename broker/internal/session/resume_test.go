@@ -1,0 +1,86 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// R33: a restarted broker takes its spares back from a bridge that lives, and
+// replaces the bridge from them, again and again.
+func TestSparesAreTakenBack(t *testing.T) {
+	s := newSystem(t)
+	id := s.crashWith("running", "returning")
+	m := s.manager()
+	s.eventually("regained", s.said("spares_regained"))
+	find := func() *session {
+		found, err := m.find(Operator(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	names, fds := find().shared()
+	if want := slices.Sorted(slices.Values(order)); !slices.Equal(slices.Sorted(slices.Values(names)), want) {
+		t.Fatalf("got %v, want %v", names, want)
+	}
+	for i, fd := range fds {
+		if flags, err := identify(fd); err != nil || flags != find().rec.Custody.Descriptors[names[i]] {
+			t.Errorf("%s is %+v, %v", names[i], flags, err)
+		}
+	}
+	for range 3 {
+		before := find().info().BridgePID
+		s.killBridges()
+		s.eventually("replaced", func() bool { return find().info().BridgePID != before && find().state() == wire.StateRunning })
+	}
+	s.delete(m, id)
+}
+
+// R33: what a bridge returns is accepted only if it is what the record says.
+func TestLyingBridgeReturnsNothing(t *testing.T) {
+	s := newSystem(t)
+	id := s.crashWith("running", "lying")
+	before := openFDs(t)
+	m := s.manager()
+	s.eventually("refused", s.said("spares_not_regained"))
+	found, err := m.find(Operator(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := found.shared(); len(names) > 0 {
+		t.Errorf("the broker took %v", names)
+	}
+	// The manager itself holds some; fifteen for each try would be more.
+	s.eventually("no descriptor leaks", func() bool { return openFDs(t) < before+12 })
+	if info := found.info(); info.State != wire.StateRunning {
+		t.Errorf("the session is %s", info.State)
+	}
+	s.delete(m, id)
+}
+
+// R33: a process whose pipes are lost is ended where its profile says so.
+func TestUnattachedIsTerminated(t *testing.T) {
+	for name, early := range map[string]bool{"while no broker is there": true, "later": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t)
+			id := s.crashWith("running", "ending")
+			if early {
+				s.killBridges()
+			}
+			m := s.manager()
+			if !early {
+				s.killBridges()
+			}
+			s.eventually("ended", s.hasState(m, id, wire.StateExited))
+			if info, err := m.Inspect(Of("one"), id); err != nil || info.Exit.Reason != wire.ReasonTerminated {
+				t.Errorf("got %+v, %v", info, err)
+			}
+			if err := m.Delete(context.Background(), Operator(), id); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/e2e/harness"
+	"git.jb.codes/jb/paseo-sandbox/shared/client"
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+// poll asks until the condition holds.
+func poll(ctx context.Context, t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not in time: %s", what)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// inspectNow asks a broker that may be new.
+func inspectNow(ctx context.Context, t *testing.T, s *harness.System, id wire.SessionID) wire.SessionInfo {
+	t.Helper()
+	b, err := client.DialBroker(ctx, s.BrokerSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	info, err := b.Inspect(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// regained counts how often a broker of the system took spares back.
+func regained(t *testing.T, s *harness.System) int {
+	t.Helper()
+	log, err := os.ReadFile(s.BrokerLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(log, []byte("spares_regained"))
+}
+
+// R33 R43 R48: a broker is killed in the middle of work, the next one takes the
+// spares back, and then the bridge is killed, and again: no byte is lost,
+// repeated or reordered in either direction.
+func TestBridgeIsReplacedByTheNextBroker(t *testing.T) {
+	rootonly.Test(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
+	defer cancel()
+	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	b, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
+	first.Close()
+	c := &consumer{t: t, socket: b.SessionSocket(info)}
+	var want bytes.Buffer
+	for i := range 100 {
+		input := bytes.Repeat(fmt.Appendf(nil, "%06d the quick brown fox jumps over the lazy dog\n", i), 1000)
+		c.inputs = append(c.inputs, input)
+		want.Write(input)
+	}
+	const rounds = 3
+	done := 0
+	err := c.run(ctx, func(received int) {
+		if done == rounds || received < (done+1)*want.Len()/(rounds+1) {
+			return
+		}
+		done++
+		if err := s.StopBroker(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.StartBroker(ctx); err != nil {
+			t.Fatal(err)
+		}
+		poll(ctx, t, "the spares are back", func() bool { return regained(t, s) >= done })
+		if err := syscall.Kill(int(inspectNow(ctx, t, s, info.Session).BridgePID), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(c.got.Bytes(), want.Bytes()) {
+		t.Errorf("the bytes differ: sent %d, got %d", want.Len(), c.got.Len())
+	}
+	if c.exit.Code != 0 || c.exit.Reason != wire.ReasonExited || c.exit.InputDelivered != uint64(want.Len()) || done != rounds {
+		t.Errorf("exit %+v after %d rounds", c.exit, done)
+	}
+	deleteNow(ctx, t, s, info.Session)
+}
+
+func deleteNow(ctx context.Context, t *testing.T, s *harness.System, id wire.SessionID) {
+	t.Helper()
+	b, err := client.DialBroker(ctx, s.BrokerSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Delete(ctx, id); err != nil {
+		t.Error(err)
+	}
+}
+
+// R33: broker and bridge die at once: the process runs, nobody holds its pipes,
+// and that is what is said; what to do about it is the profile's to say.
+func TestBothDie(t *testing.T) {
+	rootonly.Test(t)
+	t.Parallel()
+	for policy, want := range map[string]wire.State{"leave": wire.StateUnattached, "terminate": wire.StateExited} {
+		t.Run(policy, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
+			defer cancel()
+			// It does not end with its input.
+			s := startSystem(t, harness.Options{Profiles: "[profiles.patient]\nkind = \"program\"\nframing = \"lines\"\ncommand = [\"/bin/sleep\", \"1000\"]\nunattached = \"" + policy + "\"\n"})
+			_, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "patient"})
+			first.Close()
+			// The broker first: it would replace the bridge.
+			if err := s.StopBroker(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(int(info.BridgePID), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.StartBroker(ctx); err != nil {
+				t.Fatal(err)
+			}
+			poll(ctx, t, "the session is "+string(want), func() bool { return inspectNow(ctx, t, s, info.Session).State == want })
+			deleteNow(ctx, t, s, info.Session)
+		})
+	}
+}
+
+// R31 R33: a session ends while no broker is there, and its bridge dies too: the
+// next broker lets what was printed be read, and the exit with it.
+func TestOutputOfAnEndedSession(t *testing.T) {
+	rootonly.Test(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
+	defer cancel()
+	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	b, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
+	if _, err := session.Input(ctx, "1", []byte("kept\n")); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := session.Next(ctx); err != nil || string(r.Data) != "kept\n" {
+		t.Fatalf("got %q, %v", r.Data, err)
+	}
+	if err := s.StopBroker(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.CloseInput(ctx); err == nil {
+		t.Error("the input was closed without a broker, who has an end of it")
+	}
+	if err := syscall.Kill(int(info.SandboxPID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(int(info.BridgePID), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StartBroker(ctx); err != nil {
+		t.Fatal(err)
+	}
+	poll(ctx, t, "another bridge", func() bool {
+		now := inspectNow(ctx, t, s, info.Session)
+		return now.State == wire.StateExited && now.BridgePID != info.BridgePID
+	})
+	c := &consumer{t: t, socket: b.SessionSocket(info)}
+	if err := c.run(ctx, func(int) {}); err != nil {
+		t.Fatal(err)
+	}
+	if c.got.String() != "kept\n" || c.exit == nil || c.exit.Reason != wire.ReasonUnknown {
+		t.Errorf("got %q, %+v", c.got.String(), c.exit)
+	}
+	deleteNow(ctx, t, s, info.Session)
+}
