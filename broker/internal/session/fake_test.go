@@ -34,6 +34,8 @@ type fakeRuntime struct {
 	root string
 	// failCreate, failStart and failDelete are returned instead.
 	failCreate, failStart, failDelete error
+	// stuck makes Delete wait for its context.
+	stuck bool
 	// created runs in the middle of Create.
 	created func()
 	// hold, if set, is waited for in Create.
@@ -89,6 +91,10 @@ func (f *fakeRuntime) Signal(_ context.Context, id wire.SessionID, name string) 
 func (f *fakeRuntime) Delete(ctx context.Context, id wire.SessionID) error {
 	if f.failDelete != nil {
 		return f.failDelete
+	}
+	if f.stuck {
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	for _, pid := range processesOf(id) {
 		p, err := process.Open(pid)
