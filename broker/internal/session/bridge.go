@@ -27,6 +27,9 @@ type bridge struct {
 	proc *process.Process
 	// conn is nil for a bridge of an earlier broker, until it is resumed.
 	conn *net.UnixConn
+	// lines is what it writes to its standard error; nil for one of an earlier
+	// broker.
+	lines *os.File
 	// ready gets nil or the bridge's failure, once.
 	ready chan error
 	// done is closed when nobody reads conn any more.
@@ -97,14 +100,14 @@ func (s *session) launch() (*bridge, error) {
 		lines.Close()
 		return nil, err
 	}
-	b := &bridge{proc: proc, conn: conn, ready: make(chan error, 1), done: make(chan struct{})}
+	b := &bridge{proc: proc, conn: conn, lines: lines, ready: make(chan error, 1), done: make(chan struct{})}
 	s.mu.Lock()
 	s.bridge = b
 	s.mu.Unlock()
 	s.m.work.Add(2)
 	go func() {
 		defer s.m.work.Done()
-		s.relay(b, lines)
+		s.relay(b)
 	}()
 	go func() {
 		defer s.m.work.Done()
@@ -181,6 +184,7 @@ func (s *session) replace(old *bridge) bool {
 	exit, _ := old.proc.Exit()
 	s.happened("bridgeDied", "")
 	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
+	old.silence()
 	<-old.done
 	old.proc.Close()
 	names, _ := s.shared()
@@ -210,6 +214,18 @@ func (s *session) replace(old *bridge) bool {
 	s.happened("bridgeReplaced", "")
 	s.log.Info("bridge_replaced", "pid", s.info().BridgePID)
 	return true
+}
+
+// silence ends the reading of a bridge that is dead: it may have given its ends
+// of the socket and of the log to others, who keep them open.
+func (b *bridge) silence() {
+	soon := time.Now().Add(deathTimeout)
+	if b.conn != nil {
+		b.conn.SetReadDeadline(soon)
+	}
+	if b.lines != nil {
+		b.lines.SetReadDeadline(soon)
+	}
 }
 
 // kill kills a bridge. While it can't die the session is stalled; attend goes

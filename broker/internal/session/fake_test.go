@@ -188,6 +188,7 @@ const (
 	behaveOversized
 	behaveReturning
 	behaveLying
+	behaveSharing
 )
 
 type fakeBridge struct {
@@ -234,6 +235,8 @@ func (b *fakeBridge) behave() int {
 	}
 	b.tell(wire.Ready{NextSequence: 1})
 	switch b.c.MaxInput {
+	case behaveSharing:
+		b.share()
 	case behaveGarbage:
 		fdpass.Send(b.conn, []byte("garbage"))
 		b.forever()

@@ -1,0 +1,62 @@
+package session
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
+)
+
+// R33: a bridge that gave its ends of the socket and of the log away is
+// replaced when it dies, whoever holds them, and they cost the broker nothing.
+func TestBridgeGivesItsSocketAway(t *testing.T) {
+	s := newSystem(t)
+	m := s.manager()
+	info := s.create(m, "sharing")
+	defer s.delete(m, info.Session)
+	before := openFDs(t)
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.l.Session("one", false, info.Session).Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	oob := make([]byte, unix.CmsgSpace(8))
+	_, n, _, _, err := c.ReadMsgUnix(make([]byte, 1), oob)
+	c.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 2 {
+		t.Fatal(fds, err)
+	}
+	defer fdpass.CloseAll(fds)
+	s.eventually("another bridge", s.said("bridge_replaced"))
+	s.eventually("what the first one had is closed", func() bool { return openFDs(t) == before+len(fds) })
+}
+
+// share gives the first client its ends of the socket and of the log, and dies.
+func (b *fakeBridge) share() {
+	client := -1
+	for client < 0 {
+		client, _, _ = unix.Accept4(b.fds[wire.FDListener], unix.SOCK_CLOEXEC)
+		time.Sleep(5 * time.Millisecond)
+	}
+	raw, err := b.conn.SyscallConn()
+	if err != nil {
+		say("share: %v", err)
+		return
+	}
+	raw.Control(func(fd uintptr) {
+		err = unix.Sendmsg(client, []byte("x"), unix.UnixRights(int(fd), 2), nil, 0)
+	})
+	say("shared: %v", err)
+	unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGKILL)
+}
