@@ -205,6 +205,11 @@ func (s *session) replace(old *bridge) bool {
 			s.abandon("its bridge can't be started")
 			return false
 		}
+		if s.ctx.Err() != nil {
+			// It may have the pipes: a deletion ends it, or the next broker
+			// takes it up.
+			return false
+		}
 		s.kill(b)
 		return true
 	}

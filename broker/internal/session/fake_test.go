@@ -189,6 +189,7 @@ const (
 	behaveReturning
 	behaveLying
 	behaveSharing
+	behaveSlow
 )
 
 type fakeBridge struct {
@@ -232,6 +233,12 @@ func (b *fakeBridge) behave() int {
 	case behaveFailing:
 		b.tell(wire.ErrorMessage{Code: wire.CodeInvalidConfig, Message: "the spool is strange"})
 		b.forever()
+	case behaveSlow:
+		// The one before has been here.
+		if n, _ := unix.Pread(b.fds[wire.FDControlLog], make([]byte, 1), 0); n == 1 {
+			b.forever()
+		}
+		unix.Pwrite(b.fds[wire.FDControlLog], []byte("x"), 0)
 	}
 	b.tell(wire.Ready{NextSequence: 1})
 	switch b.c.MaxInput {

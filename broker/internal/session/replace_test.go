@@ -3,6 +3,7 @@ package session
 import (
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,4 +60,28 @@ func (b *fakeBridge) share() {
 	})
 	say("shared: %v", err)
 	unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGKILL)
+}
+
+// R33: a broker that stops leaves a bridge alone that it has just started: it
+// has the pipes, and nobody else will.
+func TestStopWhileBridgeStarts(t *testing.T) {
+	s := newSystem(t)
+	m := s.manager()
+	info := s.create(m, "slow")
+	s.kill(int(info.BridgePID))
+	s.eventually("the next bridge has them", func() bool { return strings.Count(s.log.String(), `line="serves [1000]"`) == 2 })
+	started, err := m.Inspect(Of("one"), info.Session)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.cancel() // what Close does when it has waited long enough
+	m.Close()
+	m = s.manager()
+	s.eventually("the next broker finds it", func() bool {
+		return s.said("spares_not_regained")() || s.said("session_unattached")()
+	})
+	if i, err := m.Inspect(Of("one"), info.Session); err != nil || i.State != wire.StateRunning || i.BridgePID != started.BridgePID {
+		t.Errorf("got %+v, %v", i, err)
+	}
+	s.delete(m, info.Session)
 }
