@@ -22,6 +22,9 @@ const maxRestarts = 5
 // restartWindow is longer in tests, where a slow machine must not matter.
 var restartWindow = 10 * time.Second
 
+// recordRetry is the time between two tries to record a bridge on a full disk.
+const recordRetry = time.Second
+
 // bridge is one run of a session's bridge.
 type bridge struct {
 	proc *process.Process
@@ -211,6 +214,9 @@ func (s *session) replace(old *bridge) bool {
 			return false
 		}
 		s.kill(b)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			s.excuse()
+		}
 		return true
 	}
 	if s.state() == wire.StateStalled {
@@ -257,6 +263,15 @@ func (s *session) mayRestart() bool {
 	}
 	s.restarts = append(recent, now)
 	return len(recent) < maxRestarts
+}
+
+// excuse forgives the last bridge its death: the disk has no room for its
+// record. It waits, because that may last.
+func (s *session) excuse() {
+	s.mu.Lock()
+	s.restarts = s.restarts[:len(s.restarts)-1]
+	s.mu.Unlock()
+	s.wait(recordRetry)
 }
 
 // abandon says that nobody holds the pipes from now on. The process goes on

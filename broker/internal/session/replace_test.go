@@ -85,3 +85,28 @@ func TestStopWhileBridgeStarts(t *testing.T) {
 	}
 	s.delete(m, info.Session)
 }
+
+// R33: a bridge that dies while the disk is full is replaced when there is room.
+func TestBridgeDiesOnFullDisk(t *testing.T) {
+	s := newSystem(t)
+	m := s.manager()
+	info := s.create(m, "")
+	// It has no inode but its root's.
+	if err := unix.Mount("tmpfs", s.l.Records(), "tmpfs", 0, "size=4k,nr_inodes=1,mode=0700"); err != nil {
+		t.Fatal(err)
+	}
+	free := func() { unix.Unmount(s.l.Records(), unix.MNT_DETACH) }
+	defer free()
+	s.kill(int(info.BridgePID))
+	s.eventually("many tries", func() bool {
+		return strings.Count(s.log.String(), "bridge_failed") > maxRestarts+1 || s.hasState(m, info.Session, wire.StateUnattached)()
+	})
+	free()
+	s.eventually("another bridge", func() bool {
+		return s.said("bridge_replaced")() || s.hasState(m, info.Session, wire.StateUnattached)()
+	})
+	if !s.hasState(m, info.Session, wire.StateRunning)() {
+		t.Error("the session does not run")
+	}
+	s.delete(m, info.Session)
+}
