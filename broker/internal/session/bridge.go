@@ -191,6 +191,10 @@ func (s *session) replace(old *bridge) bool {
 	<-old.done
 	old.proc.Close()
 	names, _ := s.shared()
+	if len(names) == 0 && s.state() == wire.StateExited {
+		s.revisitLater() // on its files
+		return false
+	}
 	if len(names) == 0 {
 		s.abandon("it died before it could give a restarted broker the descriptors")
 		return false

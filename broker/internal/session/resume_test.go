@@ -78,9 +78,23 @@ func TestUnattachedIsTerminated(t *testing.T) {
 			if info, err := m.Inspect(Of("one"), id); err != nil || info.Exit.Reason != wire.ReasonTerminated {
 				t.Errorf("got %+v, %v", info, err)
 			}
+			s.eventually("its output is readable", s.said("output_readable"))
 			if err := m.Delete(context.Background(), Operator(), id); err != nil {
 				t.Fatal(err)
 			}
 		})
 	}
+}
+
+// R31: what was spooled stays readable when the session had ended before its
+// bridge died with all that it had.
+func TestEndedIsReadable(t *testing.T) {
+	s := newSystem(t)
+	id := s.crash("running")
+	s.killSandbox(id)
+	m := s.manager()
+	s.eventually("exited", s.hasState(m, id, wire.StateExited))
+	s.killBridges()
+	s.eventually("its output is readable", s.said("output_readable"))
+	s.delete(m, id)
 }
