@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
@@ -80,6 +81,10 @@ func (s *session) launch() (*bridge, error) {
 		return nil, err
 	}
 	defer unix.Close(remote)
+	if err := refuseRights(conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
 	var log [2]int
 	if err := unix.Pipe2(log[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		conn.Close()
@@ -117,6 +122,17 @@ func (s *session) launch() (*bridge, error) {
 		s.serve(b)
 	}()
 	return b, nil
+}
+
+// refuseRights is layout.RefuseRights for the connection of a bridge.
+func refuseRights(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var refused error
+	err = raw.Control(func(fd uintptr) { refused = layout.RefuseRights(int(fd)) })
+	return errors.Join(err, refused)
 }
 
 func (s *session) configure(conn *net.UnixConn) error {

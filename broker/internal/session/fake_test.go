@@ -265,7 +265,10 @@ func (b *fakeBridge) behave() int {
 		for range 50 {
 			b.id++
 			p, _ := wire.Encode(wire.BridgeInputClosed{ID: b.id})
-			fdpass.Send(b.conn, p, b.fds[wire.FDIndex], b.fds[wire.FDControlLog])
+			if err := fdpass.Send(b.conn, p, b.fds[wire.FDIndex], b.fds[wire.FDControlLog]); err != nil {
+				say("refused: %v", err)
+				break
+			}
 			fdpass.Receive(b.conn, wire.MaxCustodyMessage)
 		}
 		say("smuggled")

@@ -110,3 +110,21 @@ func TestBridgeDiesOnFullDisk(t *testing.T) {
 	}
 	s.delete(m, info.Session)
 }
+
+// R19: the kernel refuses what a bridge sends the broker beside its words, where
+// it can: to close it might take long.
+func TestBridgeSendsNoDescriptors(t *testing.T) {
+	s := newSystem(t)
+	m := s.manager()
+	info := s.create(m, "smuggling")
+	defer s.delete(m, info.Session)
+	s.eventually("tried", s.said("line=smuggled"))
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if known := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) == nil; known != s.said("refused: ")() {
+		t.Errorf("the kernel can refuse: %v", known)
+	}
+}
