@@ -204,7 +204,11 @@ func (s *session) replace(old *bridge) bool {
 	s.happened("bridgeDied", "")
 	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
 	old.silence()
-	<-old.done
+	select {
+	case <-old.done:
+	case <-s.ctx.Done():
+		return false
+	}
 	old.proc.Close()
 	names, _ := s.shared()
 	if len(names) == 0 && s.state() == wire.StateExited {
@@ -333,8 +337,12 @@ func (s *session) undoBridge(ctx context.Context) error {
 	if err := b.proc.Kill(ctx); err != nil {
 		return err
 	}
-	<-b.done
-	return b.proc.Close()
+	select {
+	case <-b.done:
+		return b.proc.Close()
+	case <-ctx.Done():
+		return fmt.Errorf("the bridge's socket is still read: %w", context.Cause(ctx))
+	}
 }
 
 // killRecorded ends a process that only the record knows.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"net"
 	"os"
 	"strings"
@@ -127,4 +128,33 @@ func TestBridgeSendsNoDescriptors(t *testing.T) {
 	if known := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) == nil; known != s.said("refused: ")() {
 		t.Errorf("the kernel can refuse: %v", known)
 	}
+}
+
+// R32: a socket of a dead bridge's that is read without end, because what came
+// with its words can't be closed, holds no deletion up for ever.
+func TestDeletionDoesNotWaitForReader(t *testing.T) {
+	s := newSystem(t)
+	m := s.manager()
+	info := s.create(m, "")
+	found := m.sessions[info.Session]
+	reads := make(chan struct{})
+	found.turn <- struct{}{}
+	found.bridge.done = reads
+	found.release()
+	s.kill(int(info.BridgePID))
+	s.eventually("seen", s.said("bridge_died"))
+	deleted := make(chan error, 1)
+	go func() { deleted <- m.Delete(context.Background(), Operator(), info.Session) }()
+	select {
+	case err := <-deleted:
+		if wire.CodeOf(err) != wire.CodeInternal {
+			t.Errorf("got %v", err)
+		}
+		close(reads)
+	case <-time.After(3 * killTimeout):
+		t.Error("it waits")
+		close(reads)
+		<-deleted
+	}
+	s.delete(m, info.Session)
 }
