@@ -100,7 +100,7 @@ func newSystem(t *testing.T) *system {
 		Deployments: map[string]*registry.Deployment{"user": deployment("user", 1000), "root": deployment("root", 0, 1001)},
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log})
+	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log})
 	server := New(m, config, log)
 	for name, d := range map[string]*registry.Deployment{"user": config.Deployments["user"], "root": config.Deployments["root"], "admin": nil} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket(name), Net: "unix"})

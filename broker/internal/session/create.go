@@ -218,8 +218,8 @@ func (s *session) doState(_ context.Context, c *creation) error {
 func (s *session) undoState(context.Context) error { return removeTree(s.paths.State) }
 
 func (s *session) doBundle(_ context.Context, c *creation) error {
-	if err := s.m.CheckRootfs(); err != nil {
-		return &wire.Error{Code: wire.CodeArtifactMismatch, Message: "the root file system is not the one that was verified", Advice: "have the operator run doctor and restart the broker", Err: err}
+	if err := s.m.CheckArtifacts(); err != nil {
+		return &wire.Error{Code: wire.CodeArtifactMismatch, Message: "runsc or the root file system is not the one that was verified", Advice: "have the operator run doctor and restart the broker", Err: err}
 	}
 	if err := os.Mkdir(s.paths.Bundle, 0o700); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 		}
 	}
 	return bundle.Write(s.paths.Bundle, bundle.Build(bundle.Session{
-		ID: s.rec.Session, Rootfs: s.m.Registry.Rootfs.Path, Command: c.command, Env: bundle.PiEnv(),
+		ID: s.rec.Session, Rootfs: s.m.Layout.RootfsPin(), Command: c.command, Env: bundle.PiEnv(),
 		UID: c.workspace.UID, GID: c.workspace.GID, Workspace: s.paths.Pin, ReadOnly: c.workspace.ReadOnly,
 		StateDir: s.paths.State, AttachmentsDir: attachments, CgroupPath: s.cgroup(),
 		Limits: bundle.Limits{
