@@ -182,4 +182,3 @@ func TestRootfsSwap(t *testing.T) {
 	}
 	t.Logf("%v", seen)
 }
-

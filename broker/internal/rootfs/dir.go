@@ -62,7 +62,7 @@ func (d *folder) dir(f *os.File) error {
 }
 
 func (d *folder) child(at int, base, name string) error {
-	handle, err := openBeneath(at, base, unix.O_PATH)
+	handle, err := openChild(at, base, unix.O_PATH)
 	if errors.Is(err, unix.EXDEV) {
 		return fail(CodeForbidden, nil, "%.200q is a mount", name)
 	}
@@ -76,7 +76,7 @@ func (d *folder) child(at int, base, name string) error {
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		fd, err := openBeneath(handle, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+		fd, err := openChild(handle, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return ioFail(err, "%.200q can't be opened", name)
 		}

@@ -125,7 +125,7 @@ func (s *Store) publish(ctx context.Context, w *work, m *artifact.Manifest, r *R
 		return ioFail(err, "the manifest can't be written")
 	}
 	// One call for all files: an fsync(2) for each takes minutes.
-	if err := unix.Syncfs(int(w.dir.Fd())); err != nil {
+	if err := s.flush(int(w.dir.Fd())); err != nil {
 		return ioFail(err, "the tree can't be brought to the disk")
 	}
 	if err := ctx.Err(); err != nil {

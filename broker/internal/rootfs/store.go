@@ -26,11 +26,12 @@ type Store struct {
 	layout layout.Layout
 	dir    string
 	limits limits
+	flush  func(fd int) error // brings a file system to the disk
 }
 
 // At returns the store of a layout. It touches nothing.
 func At(l layout.Layout) *Store {
-	return &Store{layout: l, dir: filepath.Clean(l.Rootfs("")), limits: defaults}
+	return &Store{layout: l, dir: filepath.Clean(l.Rootfs("")), limits: defaults, flush: unix.Syncfs}
 }
 
 // Location returns where an imported root file system is, or would be.
