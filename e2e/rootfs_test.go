@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +28,11 @@ const markerProfile = `
 kind = "program"
 framing = "lines"
 command = ["/marker-program"]
+
+[profiles.waiting]
+kind = "program"
+framing = "lines"
+command = ["/marker-program", "wait"]
 `
 
 // rootfsTimeout bounds one of these tests.
@@ -113,6 +122,17 @@ func markerOf(ctx context.Context, t *testing.T, b *client.Broker) (int64, wire.
 	if err != nil {
 		return -1, wire.CodeOf(err)
 	}
+	status := awaitMarker(ctx, t, b, info)
+	if err := b.Delete(ctx, info.Session); err != nil {
+		t.Fatal(err)
+	}
+	return status, ""
+}
+
+// awaitMarker waits for a session's end and returns its status.
+func awaitMarker(ctx context.Context, t *testing.T, b *client.Broker, info wire.SessionInfo) int64 {
+	t.Helper()
+	var err error
 	for info.State != wire.StateExited || info.Exit == nil {
 		if info, err = b.Inspect(ctx, info.Session); err != nil {
 			t.Fatal(err)
@@ -123,10 +143,7 @@ func markerOf(ctx context.Context, t *testing.T, b *client.Broker) (int64, wire.
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	if err := b.Delete(ctx, info.Session); err != nil {
-		t.Fatal(err)
-	}
-	return info.Exit.Code, ""
+	return info.Exit.Code
 }
 
 // R13 R16: while a racer exchanges the folder above the rootfs for one that
@@ -181,4 +198,88 @@ func TestRootfsSwap(t *testing.T) {
 		t.Errorf("the race did not happen: %v", seen)
 	}
 	t.Logf("%v", seen)
+}
+
+// importMarker makes a tree and imports it. It returns the digest.
+func importMarker(ctx context.Context, t *testing.T, s *harness.System, status int) string {
+	t.Helper()
+	tree := filepath.Join(s.Prefix, fmt.Sprint("source-", status))
+	makeMarkerTree(t, tree, status)
+	out, err := exec.CommandContext(ctx, s.Program("broker-admin"), "--prefix", s.Prefix, "--json", "rootfs", "import", tree).Output()
+	if err != nil {
+		t.Fatalf("import: %v\n%s", err, out)
+	}
+	var result struct{ Digest string }
+	if err := json.Unmarshal(out, &result); err != nil {
+		t.Fatal(err)
+	}
+	return result.Digest
+}
+
+// removeRootfs removes an imported root file system, and returns what
+// broker-admin says if it refuses.
+func removeRootfs(ctx context.Context, s *harness.System, digest string) (refusal string) {
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, s.Program("broker-admin"), "--prefix", s.Prefix, "rootfs", "remove", digest)
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		return stderr.String() + err.Error()
+	}
+	return ""
+}
+
+// R16 R33: sessions run on an imported root file system that the configuration
+// names by its digest alone. A session keeps the one that it began on when a
+// broker with another one follows a broker that was killed, and that one is
+// not removed while it runs.
+func TestImportedRootfs(t *testing.T) {
+	s := newMarkerSystem(t)
+	ctx, cancel := context.WithTimeout(t.Context(), rootfsTimeout)
+	defer cancel()
+	old, next := importMarker(ctx, t, s, 10), importMarker(ctx, t, s, 11)
+	start := func(digest string) *client.Broker {
+		t.Helper()
+		useRootfs(t, s, artifact.Location{Digest: digest})
+		if err := s.StartBroker(ctx); err != nil {
+			t.Fatal(err)
+		}
+		b, err := client.DialBroker(ctx, s.BrokerSocket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		return b
+	}
+	b := start(old)
+	if status, code := markerOf(ctx, t, b); status != 10 {
+		t.Errorf("the first session ended with %d, %q", status, code)
+	}
+	info, err := b.Create(ctx, client.CreateOptions{Workspace: "project", Profile: "waiting"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StopBroker(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	b = start(next)
+	if status, code := markerOf(ctx, t, b); status != 11 {
+		t.Errorf("a session of the next broker ended with %d, %q", status, code)
+	}
+	for digest, why := range map[string]string{old: "a session runs on it", next: "the configuration names it"} {
+		if refusal := removeRootfs(ctx, s, digest); !strings.HasPrefix(refusal, "rootfs_in_use: ") {
+			t.Errorf("removing while %s: %q", why, refusal)
+		}
+	}
+	if info, err = b.Terminate(ctx, info.Session, 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if status := awaitMarker(ctx, t, b, info); status != 10 {
+		t.Errorf("the session that outlived its broker ended with %d", status)
+	}
+	if err := b.Delete(ctx, info.Session); err != nil {
+		t.Fatal(err)
+	}
+	if refusal := removeRootfs(ctx, s, old); refusal != "" {
+		t.Errorf("removing what nothing uses: %s", refusal)
+	}
 }

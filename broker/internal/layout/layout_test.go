@@ -3,6 +3,7 @@ package layout
 import (
 	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -66,6 +67,25 @@ func TestPrepareRefuses(t *testing.T) {
 		if err := l.Prepare(nil); wire.CodeOf(err) != wire.CodeInvalidConfig {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// R32: of what lies in the folders only what bears a session's id is a
+// session's: the pin of the rootfs is none.
+func TestTraces(t *testing.T) {
+	l := newLayout(t)
+	if err := l.Prepare(nil); err != nil {
+		t.Fatal(err)
+	}
+	id := wire.SessionID(strings.Repeat("0", 32))
+	for _, dir := range []string{l.RootfsPin(), l.Session("d", false, id).Pin} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	traces, err := l.Traces()
+	if _, found := traces[id]; err != nil || len(traces) != 1 || !found {
+		t.Errorf("got %v, %v", traces, err)
 	}
 }
 

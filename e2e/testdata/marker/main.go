@@ -1,15 +1,23 @@
 // Command marker is the one program of the tests' small root file systems. It
 // ends with the status that the file /marker names, so that a test can tell
-// which root file system a session sees.
+// which root file system a session sees. With the argument "wait" it first
+// waits for TERM.
 package main
 
 import (
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 func main() {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	if len(os.Args) > 1 && os.Args[1] == "wait" {
+		<-term
+	}
 	b, err := os.ReadFile("/marker")
 	if err != nil {
 		os.Exit(99)
