@@ -58,8 +58,8 @@ soak: setup ## kill storms, stories and fuzzing for DURATION (default 30m)
 	@e2e/soak.sh $(DURATION)
 
 .PHONY: tcb
-tcb: ## what runs as root: lines of our own, and what is linked in
-	@e2e/tcb.sh
+tcb: ## what runs as root: lines of our own, modules linked in, capabilities
+	@$(GO) run ./e2e/cmd/tcb
 
 .PHONY: clean
 clean: ## remove bin/; the cache stays (installer/README.md says how to remove it)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the long forms: for half of the time the kill storm of the bridge and the
-# whole story in turn, for the other half every fuzz target. Prints counts as it
-# goes and ends with one line of totals; exits non-zero at the first fault.
+# Runs the long forms: 100,000 rounds of each race for a workspace (as root),
+# then for half of the time the kill storm of the bridge and the whole story in
+# turn, for the other half every fuzz target. Prints counts as it goes and ends
+# with one line of totals; exits non-zero at the first fault.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 duration=${1:?usage: soak.sh DURATION, for example 30m}
@@ -12,6 +13,9 @@ case $duration in
   *) echo "soak.sh: DURATION is a number with h, m or s" >&2; exit 2 ;;
 esac
 half=$((seconds / 2))
+if [ "$(id -u)" = 0 ]; then
+  PASEO_SANDBOX_RACES=100000 go test -count=1 -timeout 2h -run Racer -v ./broker/internal/workspace | grep pinned
+fi
 start=$SECONDS
 storms=0 stories=0
 while ((SECONDS - start < half)); do

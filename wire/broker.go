@@ -23,7 +23,7 @@ type Create struct {
 	// AgentSession is Pi's own session id, to create or to resume:
 	// [A-Za-z0-9][A-Za-z0-9._-]{0,63}. Empty lets the agent choose.
 	AgentSession string `cbor:"agentSession,omitempty"`
-	// Model is PROVIDER/MODEL; Thinking a level name. Both may be empty.
+	// Model satisfies ValidModel, Thinking ValidThinking. Both may be empty.
 	Model    string `cbor:"model,omitempty"`
 	Thinking string `cbor:"thinking,omitempty"`
 	// Attachments are small files whose contents the sandbox can read.

@@ -135,7 +135,7 @@ func TestLargestMessagesFit(t *testing.T) {
 	for range MaxSessionPage {
 		page.Sessions = append(page.Sessions, info)
 	}
-	create := Create{ID: MaxInteger, Workspace: long(MaxName), Profile: long(MaxName), AgentSession: long(MaxName), Model: long(MaxModel/2) + "/" + long(MaxModel/2-1), Thinking: long(MaxName)}
+	create := Create{ID: MaxInteger, Workspace: long(MaxName), Profile: long(MaxName), AgentSession: long(MaxName), Model: long(MaxModel/2) + "/" + long(MaxModel/2-1), Thinking: "minimal"}
 	for i := range MaxAttachments {
 		create.Attachments = append(create.Attachments, Attachment{Kind: AttachmentExtension, Name: string(rune('a'+i)) + long(MaxName-1), Data: make([]byte, MaxAttachmentBytes/MaxAttachments)})
 	}

@@ -211,7 +211,7 @@ func (g generator) string(key string) string {
 	case "model":
 		return sampled(g, []string{"", "a/b", "openrouter/x/y:free@1"})
 	case "thinking":
-		return sampled(g, []string{"", "off", "high"})
+		return sampled(g, append([]string{""}, thinkingLevels...))
 	case "socket":
 		return sampled(g, []string{"", "s/x.sock", "a"})
 	case "path":

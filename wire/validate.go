@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -13,6 +14,19 @@ func ValidName(s string) bool { return len(s) <= MaxName && matches(s, "._-") }
 // ValidDeployment reports whether s has the form of a deployment's id: a name
 // of at most MaxDeployment bytes.
 func ValidDeployment(s string) bool { return len(s) <= MaxDeployment && ValidName(s) }
+
+// ValidModel reports whether s has the form PROVIDER/MODEL, each beginning with
+// a letter or a digit, so that neither reads as an option where it becomes an
+// argument; at most MaxModel bytes.
+func ValidModel(s string) bool {
+	provider, model, _ := strings.Cut(s, "/")
+	return len(s) <= MaxModel && matches(provider, "._-") && matches(model, "._-/:@+")
+}
+
+// ValidThinking reports whether s is one of Pi's thinking levels.
+func ValidThinking(s string) bool { return slices.Contains(thinkingLevels, s) }
+
+var thinkingLevels = []string{"off", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 // ValidSignal reports whether s names a signal that a client may send.
 func ValidSignal(s string) bool { return slices.Contains(signals, s) }

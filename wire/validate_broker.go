@@ -15,21 +15,10 @@ func (m Create) Validate() error {
 		checkFolder(m.Folder),
 		checkOptionalName("profile", m.Profile),
 		checkOptionalName("agentSession", m.AgentSession),
-		checkModel(m.Model),
-		check(m.Thinking == "" || len(m.Thinking) <= MaxName && matches(m.Thinking, "-"), CodeInvalidArgument, "thinking %.70q is not the name of a level", m.Thinking),
+		check(m.Model == "" || ValidModel(m.Model), CodeInvalidArgument, "model %.80q is not PROVIDER/MODEL", m.Model),
+		check(m.Thinking == "" || ValidThinking(m.Thinking), CodeInvalidArgument, "there is no thinking level %.40q; there are %v", m.Thinking, thinkingLevels),
 		checkAttachments(m.Attachments),
 	)
-}
-
-// checkModel lets PROVIDER/MODEL through. Both begin with a letter or a digit,
-// so that neither reads as an option where it becomes an argument.
-func checkModel(s string) error {
-	if s == "" {
-		return nil
-	}
-	provider, model, _ := strings.Cut(s, "/")
-	ok := len(s) <= MaxModel && matches(provider, "._-") && matches(model, "._-/:@+")
-	return check(ok, CodeInvalidArgument, "model %.80q is not PROVIDER/MODEL", s)
 }
 
 func checkAttachments(attachments []Attachment) error {

@@ -60,7 +60,10 @@ func (s *System) deploymentConfig() string {
 	}
 	b.WriteString("]\ndefault_profile = \"pi\"\n\n[profiles.pi]\nkind = \"pi\"\n")
 	for _, w := range s.options.Workspaces {
-		fmt.Fprintf(&b, "\n[workspaces.%s]\nroot = %q\nread_only = %t\nuid = %d\ngid = %d\n", w.Name, s.WorkspaceDir(w.Name), w.ReadOnly, w.UID, w.GID)
+		fmt.Fprintf(&b, "\n[workspaces.%s]\nroot = %q\nread_only = %t\nsubfolders = %t\nuid = %d\ngid = %d\n", w.Name, s.WorkspaceDir(w.Name), w.ReadOnly, w.Subfolders, w.UID, w.GID)
+		if w.ClientPath != "" {
+			fmt.Fprintf(&b, "client_path = %q\n", w.ClientPath)
+		}
 	}
 	b.WriteString("\n" + s.options.Profiles)
 	return b.String()

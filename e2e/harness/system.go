@@ -55,6 +55,10 @@ type Workspace struct {
 	Name     string
 	UID, GID uint32
 	ReadOnly bool
+	// Subfolders lets sessions name folders below it; ClientPath is another
+	// name that leads to it.
+	Subfolders bool
+	ClientPath string
 }
 
 // System is a running broker with its own configuration, state and workspaces

@@ -74,8 +74,14 @@ func (b *Broker) Close() error { return b.link.close() }
 // CreateOptions says what session to create; the fields are those of
 // wire.Create.
 type CreateOptions struct {
-	// Workspace is a handle of the deployment's registry.
+	// Workspace is a handle of the deployment's registry; Path, in its place, a
+	// folder as this client sees it, which the broker looks up among the
+	// registered client paths. Exactly one is given.
 	Workspace string
+	Path      string
+	// Folder is a folder below either, where the registry allows it; empty
+	// means all of it.
+	Folder string
 	// Profile names a launch profile; empty means the deployment's default.
 	Profile string
 	// AgentSession is the agent's own session id, to create or to resume.
@@ -95,7 +101,7 @@ func (b *Broker) Create(ctx context.Context, o CreateOptions) (wire.SessionInfo,
 	defer cancel()
 	m, err := call[wire.Created](ctx, b.link, "creating the session", func(id uint64) wire.Message {
 		return wire.Create{
-			ID: id, Workspace: o.Workspace, Profile: o.Profile, AgentSession: o.AgentSession,
+			ID: id, Workspace: o.Workspace, Path: o.Path, Folder: o.Folder, Profile: o.Profile, AgentSession: o.AgentSession,
 			Model: o.Model, Thinking: o.Thinking, Attachments: o.Attachments,
 		}
 	})

@@ -158,7 +158,7 @@ func TestBroker(t *testing.T) {
 	var made []wire.SessionInfo
 	for range 7 {
 		info, err := b.Create(ctx, CreateOptions{
-			Workspace: clienttest.Workspace, Profile: "pi", AgentSession: "a", Model: "p/m", Thinking: "high",
+			Workspace: clienttest.Workspace, Folder: "f/g", Profile: "pi", AgentSession: "a", Model: "p/m", Thinking: "high",
 			Attachments: []wire.Attachment{{Kind: wire.AttachmentExtension, Name: "x.ts", Data: []byte("x")}},
 		})
 		if err != nil {
@@ -166,7 +166,7 @@ func TestBroker(t *testing.T) {
 		}
 		made = append(made, info)
 	}
-	if m := server.Requests()[0].(wire.Create); m.AgentSession != "a" || m.Model != "p/m" || m.Thinking != "high" || len(m.Attachments) != 1 {
+	if m := server.Requests()[0].(wire.Create); m.Folder != "f/g" || m.AgentSession != "a" || m.Model != "p/m" || m.Thinking != "high" || len(m.Attachments) != 1 {
 		t.Fatalf("asked for %+v", m)
 	}
 	all, err := b.List(ctx)
@@ -198,6 +198,8 @@ func TestBroker(t *testing.T) {
 	}
 	_, err = b.Inspect(ctx, made[0].Session)
 	wantCode(t, err, wire.CodeUnknownSession)
+	_, err = b.Create(ctx, CreateOptions{Path: "/nowhere"})
+	wantCode(t, err, wire.CodePathUnregistered)
 	_, err = b.Create(ctx, CreateOptions{Workspace: "nowhere"})
 	wantCode(t, err, wire.CodeUnknownWorkspace)
 	_, err = b.Create(ctx, CreateOptions{Workspace: "../etc"})

@@ -2,46 +2,35 @@ package confine
 
 import (
 	"fmt"
-	"syscall"
+	"runtime"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
 // Apply makes sure that the process can't gain or lend a privilege: it is not
-// root in any of its uids, no_new_privs is set (PR_SET_NO_NEW_PRIVS, prctl(2)),
-// it can't be traced or dumped (PR_SET_DUMPABLE), every capability set is
-// empty, and it can make no other process. Errors: CodePermissionDenied for
-// root or a capability.
+// root in any of its uids, every capability set is empty, it can't be traced or
+// dumped (PR_SET_DUMPABLE, prctl(2)), no_new_privs is set on all threads
+// (PR_SET_NO_NEW_PRIVS), and the kernel does for it what a running bridge needs
+// and nothing else. Errors: CodePermissionDenied for root or a capability.
 func Apply() error {
 	if r, e, s := unix.Getresuid(); r == 0 || e == 0 || s == 0 {
 		return refuse("the bridge must not run as root", nil)
 	}
-	if err := setNoNewPrivs(); err != nil {
-		return refuse("no_new_privs can't be set", err)
+	if err := noCapabilities(); err != nil {
+		return err
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return refuse("the process can't be made undumpable", err)
 	}
-	if err := noCapabilities(); err != nil {
-		return err
+	// The filter brings this thread's flag to all.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return refuse("no_new_privs can't be set", err)
 	}
-	if err := stayAlone(); err != nil {
-		return refuse("new processes can't be forbidden (seccomp)", err)
-	}
-	return nil
-}
-
-// setNoNewPrivs sets the flag on every thread, unless it came with the exec:
-// prctl(2) sets it for the calling thread alone. Programs with cgo can't do
-// that (ENOTSUP) and need it from the broker.
-func setNoNewPrivs() error {
-	set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
-	if err != nil || set == 1 {
-		return err
-	}
-	if _, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
-		return errno
+	if err := filter().InstallProcess(); err != nil {
+		return refuse("system calls can't be forbidden", err)
 	}
 	return nil
 }

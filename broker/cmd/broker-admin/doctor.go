@@ -51,6 +51,7 @@ var checks = []check{
 	{"memory files", lookMemfd},
 	{"configuration", lookConfig},
 	{"folders", lookFolders},
+	{"audit", lookAudit},
 	{"spool", lookSpool},
 	{"disk", lookDisk},
 	{"runsc, bridge and rootfs", lookArtifacts},

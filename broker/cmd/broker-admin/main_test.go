@@ -56,7 +56,7 @@ func TestDoctorOnNothing(t *testing.T) {
 	want := map[string]bool{
 		"root": true, "kernel": true, "path resolution": true, "mount cloning": true, "namespaces": true, "cgroups": true,
 		"process descriptors": true, "memory files": true, "leftovers": true,
-		"configuration": false, "folders": false, "spool": false, "disk": false, "runsc, bridge and rootfs": false, "broker": false,
+		"configuration": false, "folders": false, "audit": false, "spool": false, "disk": false, "runsc, bridge and rootfs": false, "broker": false,
 	}
 	if report.OK || len(report.Checks) != len(want) {
 		t.Errorf("got %+v", report)

@@ -12,6 +12,8 @@ import (
 	"runtime/debug"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/privilege"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -54,8 +56,17 @@ type options struct {
 }
 
 func main() {
-	// A session's reaper is this program under another name.
+	// A session's reaper, and what becomes its bridge, are this program under
+	// other names.
 	runsc.RunIfReaper()
+	launch.RunIfStub()
+	// Others are told later that root is needed.
+	if os.Geteuid() == 0 {
+		if err := privilege.Confine(); err != nil {
+			report(os.Stderr, err, false)
+			os.Exit(status(err))
+		}
+	}
 	if err := process.SealInherited(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(exitRuntime)

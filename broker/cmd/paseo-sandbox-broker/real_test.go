@@ -37,6 +37,12 @@ command = ["/bin/bash", "-c", "mkdir -p $HOME/$(printf 'd/%.0s' {1..200}); ln -s
 // startReal starts a broker on real parts and connects to it.
 func startReal(t *testing.T) (*harness.System, *client.Broker) {
 	t.Helper()
+	return startConfigured(t, "")
+}
+
+// startConfigured is startReal with more in broker.toml.
+func startConfigured(t *testing.T, more string) (*harness.System, *client.Broker) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("root is needed to start sandboxes: sudo make test")
 	}
@@ -48,7 +54,8 @@ func startReal(t *testing.T) (*harness.System, *client.Broker) {
 	}
 	s, err := harness.New(harness.Options{
 		Bin: bin, Profiles: programs, PeerUIDs: []uint32{0},
-		Workspaces: []harness.Workspace{{Name: "project", UID: 1000, GID: 1000}},
+		Workspaces:   []harness.Workspace{{Name: "project", UID: 1000, GID: 1000}},
+		BrokerConfig: func(config string) string { return config + more },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
@@ -67,7 +69,16 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	log := hclog.New(&hclog.LoggerOptions{Name: "broker", Level: hclog.Info, Output: stderr, JSONFormat: o.logJSON})
-	return manage(ctx, o, l, config, parts, log)
+	trail, err := audit.Open(config.Audit, log)
+	if err != nil {
+		return err
+	}
+	trail.Happened("start", "(broker)", "", "")
+	defer func() {
+		trail.Happened("stop", "(broker)", "", string(wire.CodeOf(err)))
+		err = errors.Join(err, trail.Close())
+	}()
+	return manage(ctx, o, l, config, parts, log, trail)
 }
 
 // progress says how far the check of the rootfs is, once a second, if it
@@ -84,7 +95,7 @@ func progress(w io.Writer) func(done, total int64) {
 
 // manage holds the sessions: it takes up those of an earlier broker and serves
 // requests.
-func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, log hclog.Logger) (err error) {
+func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, log hclog.Logger, trail *audit.Trail) (err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
@@ -96,7 +107,7 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	if err := parts.PinRootfs(l.RootfsPin()); err != nil {
 		return err
 	}
-	runtime, err := runsc.Open(runsc.Options{Executable: parts.Runsc.FD(), Root: l.Runsc(), LogDir: l.RunscLogs(), Cgroups: true})
+	runtime, err := runsc.Open(runsc.Options{Executable: parts.Runsc.FD(), Root: l.Runsc(), LogDir: l.RunscLogs(), ReaperUID: config.Bridge.Holds, Cgroups: true})
 	if err != nil {
 		return err
 	}
@@ -107,11 +118,14 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	}
 	c := session.Config{
 		Layout: l, Registry: config, Runtime: runtime, CheckArtifacts: parts.Check,
-		Boot: strings.TrimSpace(string(boot)), Log: log,
+		Boot: strings.TrimSpace(string(boot)), Log: log, Audit: trail,
 	}
 	// The file stays open until parts is closed, after everything here.
 	if err := bridge.Control(func(fd uintptr) { c.Bridge = int(fd) }); err != nil {
 		return err
+	}
+	if !launch.HasLandlock() {
+		log.Warn("landlock_missing", "advice", "the kernel has no Landlock; seccomp and users of their own fence the bridges alone")
 	}
 	manager := session.New(c)
 	defer func() { err = errors.Join(err, manager.Close()) }()

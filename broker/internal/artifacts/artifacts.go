@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/bundle"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -14,9 +13,6 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
-
-// bridgeName is the bridge's program beside our own.
-const bridgeName = "paseo-sandbox-bridge"
 
 // Error marks an error as one of an artifact; it wraps a *wire.Error.
 type Error struct{ Err error }
@@ -84,13 +80,9 @@ func (s *Set) PinRootfs(target string) error {
 
 // OpenBridge opens the bridge's program alone. The caller closes it.
 func OpenBridge(c *registry.Config) (*os.File, error) {
-	path := c.Bridge.Path
-	if path == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		path = filepath.Join(filepath.Dir(self), bridgeName)
+	path, err := c.Bridge.Program()
+	if err != nil {
+		return nil, err
 	}
 	f, err := trusted.OpenExecutable(path)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // Session is all that differs between the bundles of two sessions. Every value
-// comes from the registry or was made by the broker; of what the client said,
-// only what PiCommand has checked reaches it, as Command.
+// comes from the registry or was made by the broker; what the client said
+// reaches it only as Command, which PiCommand makes.
 type Session struct {
 	ID wire.SessionID
 	// Rootfs is the host path of the root file system.
@@ -27,12 +27,17 @@ type Session struct {
 	// AttachmentsDir is the host folder that becomes /attachments, read-only;
 	// empty means none.
 	AttachmentsDir string
+	// Files appear read-only at places in the home, which exist already.
+	Files []File
 	// CgroupPath is the path of the cgroup in its hierarchies; empty leaves
 	// the sandbox in the cgroup of the broker, without limits.
 	CgroupPath string
 	Limits     Limits
 	Hostname   string
 }
+
+// File is a host file, and its absolute path inside.
+type File struct{ Source, Destination string }
 
 // Limits are what a session may use. Zero means no limit.
 type Limits struct {
@@ -49,7 +54,9 @@ type Limits struct {
 }
 
 // Build returns the configuration: a read-only root, no capability, no new
-// privileges, fixed mounts, no annotation, hook or device.
+// privileges, fixed mounts, a seccomp filter, no annotation, hook or device.
+// Masked and read-only paths are left out because runsc ignores them; its /proc
+// has none of the files that are masked elsewhere.
 func Build(s Session) *specs.Spec {
 	return &specs.Spec{
 		Version:  specs.Version,
@@ -67,16 +74,12 @@ func Build(s Session) *specs.Spec {
 		Mounts: mounts(s),
 		Linux: &specs.Linux{
 			CgroupsPath: s.CgroupPath,
+			Seccomp:     seccomp(),
 			Resources:   resources(s),
 			Namespaces: []specs.LinuxNamespace{
 				{Type: specs.PIDNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
 				{Type: specs.MountNamespace}, {Type: specs.NetworkNamespace},
 			},
-			MaskedPaths: []string{
-				"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
-				"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/firmware",
-			},
-			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 		},
 	}
 }
@@ -108,15 +111,19 @@ func mounts(s Session) []specs.Mount {
 		bind(HomeDir, s.StateDir, "rw"),
 	}
 	if s.AttachmentsDir != "" {
-		m = append(m, bind(AttachmentsDir, s.AttachmentsDir, "ro"))
+		m = append(m, bind(AttachmentsDir, s.AttachmentsDir, "ro", "noexec"))
+	}
+	for _, f := range s.Files {
+		m = append(m, bind(f.Destination, f.Source, "ro"))
 	}
 	return m
 }
 
 // bind shows a host folder and nothing that is mounted beneath it, and lets no
 // later mount through.
-func bind(to, from, mode string) specs.Mount {
-	return specs.Mount{Destination: to, Type: "bind", Source: from, Options: []string{"bind", "rprivate", "nosuid", "nodev", mode}}
+func bind(to, from string, options ...string) specs.Mount {
+	options = append([]string{"bind", "rprivate", "nosuid", "nodev"}, options...)
+	return specs.Mount{Destination: to, Type: "bind", Source: from, Options: options}
 }
 
 func rlimits(l Limits) []specs.POSIXRlimit {

@@ -1,63 +1,30 @@
 package bundle
 
-import (
-	"fmt"
-	"regexp"
-	"slices"
+import "git.jb.codes/jb/paseo-sandbox/wire"
 
-	"git.jb.codes/jb/paseo-sandbox/wire"
-)
-
-var (
-	safeName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	modelName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}/[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,190}$`)
-	// thinkingLevels are Pi's.
-	thinkingLevels = []string{"off", "minimal", "low", "medium", "high", "xhigh"}
-)
-
-// PiCommand returns the arguments that start Pi: each may be empty. It returns
-// an error of code invalid_argument or invalid_attachment for a value that
-// could be taken for something else.
-func PiCommand(session, model, thinking string, extensions []string) ([]string, error) {
+// PiCommand returns the arguments that start Pi for a request that is valid
+// (wire.Create.Validate), as every decoded one is: each of its values stands
+// directly behind its option and does not begin with a hyphen.
+func PiCommand(r *wire.Create) []string {
 	// Pi as the first process would leave zombies; tini reaps them.
 	args := []string{"/usr/bin/tini", "-s", "--", "/usr/local/bin/pi", "--mode", "rpc"}
-	if session != "" {
-		if !safeName.MatchString(session) {
-			return nil, invalid("agentSession", session, "letters, digits, dot, underscore and hyphen, at most 64, beginning with a letter or digit")
+	option := func(name, value string) {
+		if value != "" {
+			args = append(args, name, value)
 		}
-		args = append(args, "--session-id", session)
 	}
-	if model != "" {
-		if !modelName.MatchString(model) {
-			return nil, invalid("model", model, "PROVIDER/MODEL")
+	option("--session-id", r.AgentSession)
+	option("--model", r.Model)
+	option("--thinking", r.Thinking)
+	for _, a := range r.Attachments {
+		switch a.Kind {
+		case wire.AttachmentExtension:
+			option("--extension", AttachmentsDir+"/"+a.Name)
+		case wire.AttachmentMCPConfig:
+			option("--mcp-config", AttachmentsDir+"/"+a.Name)
 		}
-		args = append(args, "--model", model)
 	}
-	if thinking != "" {
-		if !slices.Contains(thinkingLevels, thinking) {
-			return nil, invalid("thinking", thinking, fmt.Sprintf("one of %v", thinkingLevels))
-		}
-		args = append(args, "--thinking", thinking)
-	}
-	for _, name := range extensions {
-		if !safeName.MatchString(name) {
-			return nil, &wire.Error{
-				Code:    wire.CodeInvalidAttachment,
-				Message: fmt.Sprintf("the attachment name %.64q is not allowed", name),
-				Advice:  "use letters, digits, dot, underscore and hyphen, at most 64, beginning with a letter or digit",
-			}
-		}
-		args = append(args, "--extension", AttachmentsDir+"/"+name)
-	}
-	return args, nil
-}
-
-func invalid(field, value, form string) *wire.Error {
-	return &wire.Error{
-		Code:    wire.CodeInvalidArgument,
-		Message: fmt.Sprintf("%s %.64q is not allowed", field, value),
-		Advice:  "it must be " + form,
-	}
+	return args
 }
 
 // PiEnv returns the whole environment of Pi.

@@ -1,102 +1,91 @@
 package launch
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
-	"runtime"
+	"os"
+	"strconv"
 	"syscall"
+	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"golang.org/x/sys/unix"
 )
 
-// Options describe one bridge. All descriptors stay the caller's.
+// Options describe one process. All descriptors stay the caller's.
 type Options struct {
-	// Executable is the open, checked, root-owned binary.
+	// Name is the program's name for itself, its only argument.
+	Name string
+	// Executable is the open, checked, root-owned, static binary, which
+	// everybody may execute.
 	Executable int
 	// UID and GID are what it runs as; neither may be 0.
 	UID, GID uint32
-	// Socket becomes the bridge's descriptor 3.
-	Socket int
-	// Log becomes its standard error.
-	Log int
+	// Files become its descriptors 0, 1, 2 and so on; it has no others.
+	Files []int
 }
 
-// Start starts the bridge.
-//
-// The kernel gives a new process the restrictions of the thread that forked
-// it. So a thread of ours takes them on, forks, and ends: the child has no new
-// privileges and an empty bounding set from its first instruction, and setuid
-// happens before exec.
+// stubName is the first argument that makes our binary the child that becomes
+// the program.
+const stubName = "paseo-sandbox-launch"
+
+// startTimeout bounds how long a child takes to become its program, and
+// killTimeout how long one that does not takes to die.
+const (
+	startTimeout = 30 * time.Second
+	killTimeout  = 5 * time.Second
+)
+
+// Start starts the process and returns once it is the program. It has a user
+// of its own, no groups, no capability and no way to one, no environment, an
+// empty network namespace, and of the kernel what seccomp and Landlock leave
+// (see Restrict and filter). Its binary must call RunIfStub first in main.
 func Start(o Options) (*process.Process, error) {
 	if o.UID == 0 || o.GID == 0 {
-		return nil, errors.New("start the bridge: it may not run as root")
+		return nil, fmt.Errorf("start %s: it may not run as root", o.Name)
 	}
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	self, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("start the bridge: open /dev/null: %w", err)
+		return nil, fmt.Errorf("start %s: our own binary: %w", o.Name, err)
 	}
-	defer unix.Close(null)
-	started := make(chan result, 1)
-	go onThrowawayThread(func() {
-		if err := restrictThread(); err != nil {
-			started <- result{err: err}
-			return
-		}
-		p, err := process.Start(process.Command{
-			Executable: o.Executable,
-			Args:       []string{"paseo-sandbox-bridge"},
-			Files:      []int{null, null, o.Log, o.Socket},
-			Sys: &syscall.SysProcAttr{
-				Credential: &syscall.Credential{Uid: o.UID, Gid: o.GID},
-				// An empty network namespace: the bridge has no network.
-				Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWIPC,
-				Setsid:     true,
-			},
-		})
-		started <- result{p, err}
+	defer unix.Close(self)
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", o.Name, err)
+	}
+	defer read.Close()
+	p, err := process.Start(process.Command{
+		Executable: self,
+		Args:       []string{stubName, o.Name, strconv.FormatUint(uint64(o.UID), 10), strconv.FormatUint(uint64(o.GID), 10), strconv.Itoa(len(o.Files))},
+		Files:      append(append([]int{}, o.Files...), o.Executable, int(write.Fd())),
+		Sys:        &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWIPC, Setsid: true},
 	})
-	r := <-started
-	return r.p, r.err
+	write.Close()
+	if err != nil {
+		return nil, err
+	}
+	if err := became(read); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+		defer cancel()
+		return nil, errors.Join(fmt.Errorf("start %s: %w", o.Name, err), p.Kill(ctx), p.Close())
+	}
+	return p, nil
 }
 
-type result struct {
-	p   *process.Process
-	err error
-}
-
-// onThrowawayThread runs f on a thread that ends with it, because the
-// goroutine is locked to it and never unlocked. The main thread can't end, and
-// what /proc tells of a process is told of that one: it is held meanwhile, so
-// that f gets another.
-func onThrowawayThread(f func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != unix.Getpid() {
-		f()
-		return
+// became reads the child's report, which ends without a word when it executes
+// the program.
+func became(report *os.File) error {
+	if err := report.SetReadDeadline(time.Now().Add(startTimeout)); err != nil {
+		return err
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		onThrowawayThread(f)
-	}()
-	<-done
-	runtime.UnlockOSThread()
-}
-
-// restrictThread gives up, for this thread and what it forks, whatever an
-// executed file could give (prctl(2), capabilities(7)).
-func restrictThread() error {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("start the bridge: no_new_privs: %w", err)
+	var said bytes.Buffer
+	if _, err := said.ReadFrom(report); err != nil {
+		return err
 	}
-	for c := uintptr(0); ; c++ {
-		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-		if errors.Is(err, unix.EINVAL) && c > 0 {
-			return nil // beyond the last capability of this kernel
-		}
-		if err != nil {
-			return fmt.Errorf("start the bridge: drop capability %d: %w", c, err)
-		}
+	if said.Len() > 0 {
+		return errors.New(said.String())
 	}
+	return nil
 }

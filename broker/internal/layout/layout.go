@@ -168,17 +168,6 @@ func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
 	return found, nil
 }
 
-// Overlaps reports whether a folder is one of the broker's own, lies in one,
-// or holds one (R14).
-func (l Layout) Overlaps(path string) bool {
-	for _, own := range []string{l.Etc, l.Run, l.Var} {
-		if path == own || strings.HasPrefix(path, own+"/") || strings.HasPrefix(own, path+"/") {
-			return true
-		}
-	}
-	return false
-}
-
 // Remove removes a file or socket; one that is gone is no error.
 func Remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

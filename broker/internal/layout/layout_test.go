@@ -100,15 +100,3 @@ func TestAt(t *testing.T) {
 		t.Errorf("got %v, %v", l, err)
 	}
 }
-
-// R14: a workspace must not overlap what is the broker's.
-func TestOverlaps(t *testing.T) {
-	for path, want := range map[string]bool{
-		"/var/lib/paseo-sandbox": true, "/var/lib/paseo-sandbox/state/x": true, "/var/lib": true, "/etc": true, "/run/paseo-sandbox/mounts": true,
-		"/var/lib/paseo-sandbox2": false, "/var/lib/paseo": false, "/srv": false,
-	} {
-		if got := Default.Overlaps(path); got != want {
-			t.Errorf("%s: got %v", path, got)
-		}
-	}
-}

@@ -175,7 +175,7 @@ func decode(b []byte) (Record, error) {
 // Info returns what clients are told, except for the socket.
 func (r Record) Info() wire.SessionInfo {
 	return wire.SessionInfo{
-		Session: r.Session, Deployment: r.Deployment, Workspace: r.Workspace, Profile: r.Profile,
+		Session: r.Session, Deployment: r.Deployment, Workspace: r.Workspace, Folder: r.Folder, Profile: r.Profile,
 		State: r.State, Epoch: r.Epoch, CreatedAt: r.CreatedAt, Container: string(r.Session),
 		SandboxPID: uint64(r.Sandbox.PID), SandboxStart: r.Sandbox.Start,
 		BridgePID: uint64(r.Bridge.PID), BridgeStart: r.Bridge.Start, Exit: r.Exit,

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -148,7 +147,7 @@ func (s StateSize) MarshalText() ([]byte, error) {
 }
 
 // complete fills in the defaults and checks everything.
-func (d *Deployment) complete(l layout.Layout, b Bridge) error {
+func (d *Deployment) complete(b Bridge) error {
 	if d.MaxSessions == 0 {
 		d.MaxSessions = defaultSessions
 	}
@@ -171,10 +170,16 @@ func (d *Deployment) complete(l layout.Layout, b Bridge) error {
 	case len(d.Profiles) == 0 || len(d.Profiles) > maxProfiles:
 		return bad("profiles", "there are %d, not 1 to %d", len(d.Profiles), maxProfiles)
 	}
+	clientPaths := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(d.Workspaces)) {
-		if err := d.Workspaces[name].check(l, b, "workspaces."+name); err != nil || !wire.ValidName(name) {
+		w := d.Workspaces[name]
+		if err := w.check(b, "workspaces."+name); err != nil || !wire.ValidName(name) {
 			return orName("workspaces", name, err)
 		}
+		if clientPaths[w.ClientPath] {
+			return bad("workspaces."+name+".client_path", "%q belongs to another workspace too", w.ClientPath)
+		}
+		clientPaths[w.ClientPath] = w.ClientPath != ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Profiles)) {
 		if err := d.Profiles[name].complete("profiles." + name); err != nil || !wire.ValidName(name) {
@@ -216,14 +221,12 @@ func orName(table, name string, err error) error {
 	return bad(table, "%.80q is not a name: letters, digits, '.', '_' and '-', at most %d, the first a letter or a digit", name, wire.MaxName)
 }
 
-func (w *Workspace) check(l layout.Layout, b Bridge, key string) error {
+func (w *Workspace) check(b Bridge, key string) error {
 	switch {
 	case !cleanPath(w.Root) || len(w.Root) > maxRoot:
 		return bad(key+".root", "%.400q is not an absolute path in its shortest form, of at most %d bytes, below /", w.Root, maxRoot)
 	case w.ClientPath != "" && (!cleanPath(w.ClientPath) || len(w.ClientPath) > maxClientPath):
 		return bad(key+".client_path", "%.400q is not an absolute path in its shortest form, of at most %d bytes, below /", w.ClientPath, maxClientPath)
-	case l.Overlaps(w.Root):
-		return bad(key+".root", "%q overlaps the broker's own folders", w.Root)
 	case w.UID == 0 || w.UID > wire.MaxUID || b.Holds(w.UID):
 		return bad(key+".uid", "it is missing, 0, invalid, or one of the bridges'; an agent never runs as root")
 	case w.GID == 0 || w.GID > wire.MaxUID:

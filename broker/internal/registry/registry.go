@@ -189,7 +189,7 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 		if err := decode(dir, name, d); err != nil {
 			return err
 		}
-		if err := d.complete(l, c.Bridge); err != nil {
+		if err := d.complete(c.Bridge); err != nil {
 			return in(filepath.Join(path, name), err)
 		}
 		if err := l.CheckNames(id, d.Container); err != nil {
@@ -203,7 +203,7 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 	if err := c.checkSessions(); err != nil {
 		return in(filepath.Join(l.Etc, "broker.toml"), err)
 	}
-	return nil
+	return c.checkRoots(l)
 }
 
 // Containers returns the ids with whether each is in a container.

@@ -11,6 +11,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
 )
 
 const brokerTOML = `[runsc]
@@ -154,6 +155,16 @@ func TestRefusals(t *testing.T) {
 		"root holds ours":        {func(t *testing.T, l layout.Layout) { local("/srv/project", filepath.Dir(l.Var))(t, l) }, "overlaps"},
 		"root in ours":           {func(t *testing.T, l layout.Layout) { local("/srv/project", l.Var+"/state")(t, l) }, "overlaps"},
 		"root is ours":           {func(t *testing.T, l layout.Layout) { local("/srv/project", l.Etc)(t, l) }, "overlaps"},
+		"root in the kernel's":   {local("/srv/project", "/sys/fs/cgroup"), "workspaces.project.root: \"/sys/fs/cgroup\" overlaps \"/sys\""},
+		"root in processes":      {local("/srv/project", "/proc/1"), "overlaps \"/proc\""},
+		"root in devices":        {local("/srv/project", "/dev/shm"), "overlaps \"/dev\""},
+		"root holds runsc":       {local("/srv/project", "/opt"), "overlaps \"/opt/runsc\""},
+		"root in the rootfs":     {local("/srv/project", "/opt/rootfs/tmp"), "overlaps \"/opt/rootfs\""},
+		"root holds the audit":   {broker("[bridge]", "[audit]\nfile = \"/srv/project/log/audit\"\n[bridge]"), "overlaps \"/srv/project/log/audit\""},
+		"root holds a key":       {local("[profiles.pi]", "[credentials.key]\nfile = \"/srv/project/.key\"\nas = \"auth.json\"\n[profiles.pi]"), "overlaps \"/srv/project/.key\""},
+		"root holds the bridge":  {broker("[bridge]", "[bridge]\npath = \"/srv/project/bin/bridge\""), "overlaps \"/srv/project/bin/bridge\""},
+		"client path twice":      {local("[workspaces.project]", "[workspaces.a]\nroot = \"/srv/a\"\nuid = 1000\ngid = 1000\nclient_path = \"/w\"\n[workspaces.project]\nclient_path = \"/w\""), "workspaces.project.client_path"},
+		"client path not clean":  {local("gid = 1000", "gid = 1000\nclient_path = \"/workspace/\""), "workspaces.project.client_path"},
 		"workspace name":         {local("[workspaces.project]", `[workspaces."../x"]`), "not a name"},
 		"profile name":           {local("[profiles.cat]", `[profiles."a b"]`), "not a name"},
 		"kind":                   {local(`kind = "program"`, `kind = "docker"`), "profiles.cat.kind"},
@@ -183,9 +194,21 @@ func TestRefusals(t *testing.T) {
 		"folder is a link": {do(func(l layout.Layout) error {
 			return errors.Join(os.Rename(l.Etc+"/deployments", l.Etc+"/d"), os.Symlink("d", l.Etc+"/deployments"))
 		}), "root alone"},
-		"other file": {do(func(l layout.Layout) error { return os.WriteFile(l.Etc+"/deployments/local.toml.bak", nil, 0o600) }), "local.toml.bak"},
-		"id":         {do(func(l layout.Layout) error { return os.WriteFile(l.Etc+"/deployments/Loc.toml", nil, 0o600) }), "Loc.toml"},
-		"id of ours": {do(func(l layout.Layout) error { return os.WriteFile(l.Etc+"/deployments/admin.toml", nil, 0o600) }), "admin.toml"},
+		"file is a pipe": {do(func(l layout.Layout) error {
+			return errors.Join(os.Remove(l.Etc+"/broker.toml"), unix.Mkfifo(l.Etc+"/broker.toml", 0o600))
+		}), "wrong file type"},
+		"file is a device": {do(func(l layout.Layout) error {
+			return errors.Join(os.Remove(l.Etc+"/broker.toml"), unix.Mknod(l.Etc+"/broker.toml", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))))
+		}), "wrong file type"},
+		"file is a folder": {do(func(l layout.Layout) error { return os.Mkdir(l.Etc+"/deployments/x.toml", 0o700) }), "wrong file type"},
+		"folder is a file": {do(func(l layout.Layout) error {
+			return errors.Join(os.RemoveAll(l.Etc+"/deployments"), os.WriteFile(l.Etc+"/deployments", nil, 0o600))
+		}), "wrong file type"},
+		"folder above for all":    {do(func(l layout.Layout) error { return os.Chmod(filepath.Dir(l.Etc), 0o777) }), "root alone"},
+		"folder above of another": {do(func(l layout.Layout) error { return os.Chown(filepath.Dir(l.Etc), 1000, 0) }), "root alone"},
+		"other file":              {do(func(l layout.Layout) error { return os.WriteFile(l.Etc+"/deployments/local.toml.bak", nil, 0o600) }), "local.toml.bak"},
+		"id":                      {do(func(l layout.Layout) error { return os.WriteFile(l.Etc+"/deployments/Loc.toml", nil, 0o600) }), "Loc.toml"},
+		"id of ours":              {do(func(l layout.Layout) error { return os.WriteFile(l.Etc+"/deployments/admin.toml", nil, 0o600) }), "admin.toml"},
 		"long id": {do(func(l layout.Layout) error {
 			return os.WriteFile(l.Etc+"/deployments/"+strings.Repeat("a", 33)+".toml", nil, 0o600)
 		}), "ID.toml"},

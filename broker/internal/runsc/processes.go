@@ -108,9 +108,12 @@ func (r *Runtime) processes(id wire.SessionID) ([]member, error) {
 	return found, nil
 }
 
+// nobody is the user that runsc runs sandboxes as.
+const nobody = 65534
+
 // owns reports whether the process is one of the container's, by the words
 // that we gave it. Anyone can start a program with the same words, but only
-// root and nobody, whom sandboxes and reapers run as, are believed.
+// root, nobody, whom sandboxes run as, and the users of reapers are believed.
 func (r *Runtime) owns(pid int, id wire.SessionID) bool {
 	info, err := os.Stat("/proc/" + strconv.Itoa(pid))
 	if err != nil {
@@ -118,7 +121,7 @@ func (r *Runtime) owns(pid int, id wire.SessionID) bool {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	words := commandLine(pid)
-	return ok && (st.Uid == 0 || st.Uid == nobody) &&
+	return ok && (st.Uid == 0 || st.Uid == nobody || r.o.ReaperUID(st.Uid)) &&
 		slices.Contains(words, "--root="+r.o.Root) && slices.Contains(words, string(id))
 }
 

@@ -12,7 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/shared/seccomp"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +33,13 @@ type Streams struct {
 // reaperName is the first argument that makes our binary a reaper.
 const reaperName = "paseo-sandbox-reaper"
 
+// What a reaper does, by its second argument: it makes the sandbox as root,
+// and then waits, as another program as far as the kernel is concerned.
+const (
+	reaperCreates = "create"
+	reaperWaits   = "wait"
+)
+
 // Descriptors of a reaper beside its standard streams.
 const (
 	reaperExit   = 3 // the exit pipe's write end
@@ -38,26 +47,26 @@ const (
 	reaperReport = 5 // where it says how the create ended
 )
 
-// nobody is the user that a reaper becomes once the sandbox is made.
-const nobody = 65534
-
 func (r *Runtime) pidFile(id wire.SessionID) string {
 	return filepath.Join(r.o.LogDir, string(id)+".pid")
 }
 
 // Create makes the container from the bundle. It returns the pid of the
-// sandbox and the container's reaper: a process without privileges that is
-// the parent of the sandbox, holds the write end of the exit pipe until the
+// sandbox and the container's reaper: a process of the user reaperUID, without
+// privileges, that is the parent of the sandbox, holds the write end of the exit pipe until the
 // sandbox ends, and goes on when the broker dies. There is no separate wait:
 // "runsc wait" loses the status of a container that is not started yet.
 // The error carries what runsc said; then Delete removes what was half made.
-func (r *Runtime) Create(ctx context.Context, id wire.SessionID, bundleDir string, s Streams) (sandboxPID int, reaper *process.Process, err error) {
+func (r *Runtime) Create(ctx context.Context, id wire.SessionID, bundleDir string, reaperUID uint32, s Streams) (sandboxPID int, reaper *process.Process, err error) {
+	if reaperUID == 0 {
+		return 0, nil, errors.New("runsc create: the reaper may not run as root")
+	}
 	read, write, err := os.Pipe()
 	if err != nil {
 		return 0, nil, fmt.Errorf("runsc create: %w", err)
 	}
 	defer read.Close()
-	args := append([]string{reaperName, string(id), r.pidFile(id)}, r.flags(id)...)
+	args := append([]string{reaperName, reaperCreates, string(id), r.pidFile(id), strconv.FormatUint(uint64(reaperUID), 10)}, r.flags(id)...)
 	args = append(args, "create", "--bundle="+bundleDir, "--pid-file="+r.pidFile(id), string(id))
 	reaper, err = process.Start(process.Command{
 		Executable: r.self,
@@ -107,36 +116,89 @@ func (r *Runtime) awaitCreate(ctx context.Context, id wire.SessionID, report *os
 // binary. Call it first in main, and in TestMain of tests that create
 // containers.
 func RunIfReaper() {
-	if len(os.Args) > 4 && os.Args[0] == reaperName {
-		runtime.LockOSThread()
-		os.Exit(reap(os.Args[1], os.Args[2], os.Args[3:]))
+	if len(os.Args) < 6 || os.Args[0] != reaperName {
+		return
 	}
+	runtime.LockOSThread()
+	var err error
+	switch os.Args[1] {
+	case reaperCreates:
+		err = create(os.Args[3], os.Args[4], os.Args[5:])
+	case reaperWaits:
+		err = wait(os.Args[2], os.Args[3])
+	}
+	if err != nil {
+		// Nobody reads it once the create has ended well.
+		_, _ = unix.Write(reaperReport, []byte(err.Error()))
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
-// reap makes the container as root, gives up every privilege, and waits.
-func reap(id, pidFile string, create []string) int {
-	sandbox, err := createSandbox(pidFile, create)
-	if err == nil {
-		err = giveUp()
-	}
-	report := strconv.Itoa(sandbox)
+// create makes the container as root, gives up every privilege, and becomes
+// the reaper that waits. It returns only if it fails. The words of the command
+// stay in the arguments, by which Delete finds a reaper.
+func create(pidFile, user string, command []string) error {
+	uid, err := strconv.Atoi(user)
 	if err != nil {
-		report = err.Error()
+		return err
 	}
-	_, _ = unix.Write(reaperReport, []byte(report))
+	sandbox, err := createSandbox(pidFile, command)
+	if err != nil {
+		return err
+	}
+	if err := letGo(); err != nil {
+		return err
+	}
+	// The kernel ends all other threads at exec; children stay children.
+	if err := launch.Restrict(uid, uid); err != nil {
+		return err
+	}
+	args := append([]string{reaperName, reaperWaits, os.Args[2], strconv.Itoa(sandbox), user}, command...)
+	// The runtime opens files of its cgroup at its start, and keeps them,
+	// unless it is told not to look.
+	env := []string{"GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
+	return fmt.Errorf("execute our own binary, which everybody must be allowed to: %w", unix.Exec("/proc/self/exe", args, env))
+}
+
+// wait tells that the create ended well, and then how the sandbox ends.
+func wait(id, sandbox string) error {
+	pid, err := strconv.Atoi(sandbox)
+	if err != nil {
+		return err
+	}
+	if err := fence(); err != nil {
+		return err
+	}
+	if _, err := unix.Write(reaperReport, []byte(sandbox)); err != nil {
+		return err
+	}
 	unix.Close(reaperReport)
+	status, err := await(pid)
 	if err != nil {
-		return 1
-	}
-	status, err := await(sandbox)
-	if err != nil {
-		return 1
+		return err
 	}
 	// A sandbox that was killed knows nothing of its agent's end.
 	if status.Exited() {
 		_, _ = unix.Write(reaperExit, fmt.Appendf(nil, "{\"id\":%q,\"exitStatus\":%d}\n", id, status.ExitStatus()))
 	}
-	return 0
+	return nil
+}
+
+// fence leaves the reaper what it needs to wait and to write. Landlock holds
+// for this thread alone, the system calls are those of all.
+func fence() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("become undumpable: %w", err)
+	}
+	if err := launch.Landlock(-1); err != nil {
+		return err
+	}
+	rules := append(seccomp.Runtime(), seccomp.Signals(os.Getpid()),
+		seccomp.Rule{Number: unix.SYS_WAIT4, Action: seccomp.Allow},
+		// A C library, where the broker is built with one, makes threads so.
+		seccomp.Rule{Number: unix.SYS_MPROTECT, Action: seccomp.Allow, When: []seccomp.Arg{{Index: 2, Mask: unix.PROT_EXEC}}})
+	return seccomp.Filter{Rules: rules, Default: seccomp.Fail(unix.EPERM)}.InstallProcess()
 }
 
 // createSandbox runs runsc create and returns the sandbox's pid. The sandbox
@@ -171,31 +233,25 @@ func createSandbox(pidFile string, args []string) (int, error) {
 	return strconv.Atoi(string(bytes.TrimSpace(b)))
 }
 
-// giveUp lets go of the container's streams, which must reach their end when
-// the agent's do, and of every privilege.
-func giveUp() error {
+// letGo lets go of the container's streams, which must reach their end when
+// the agent's do, and keeps what the waiting reaper needs open at exec.
+func letGo() error {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
+	defer unix.Close(null)
 	for fd := range 3 {
 		if err := unix.Dup3(null, fd, 0); err != nil {
 			return err
 		}
 	}
-	unix.Close(null)
-	unix.Close(reaperRunsc)
-	if err := unix.Chdir("/"); err != nil {
-		return err
+	for _, fd := range []int{reaperExit, reaperReport} {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
+			return err
+		}
 	}
-	// These act on all threads; with the user goes every capability.
-	if err := syscall.Setgroups(nil); err != nil {
-		return err
-	}
-	if err := syscall.Setgid(nobody); err != nil {
-		return err
-	}
-	return syscall.Setuid(nobody)
+	return nil
 }
 
 // await reaps children until this one has ended.

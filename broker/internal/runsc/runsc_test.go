@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,9 @@ func TestMain(m *testing.M) {
 }
 
 const testTimeout = 90 * time.Second
+
+// reaperUID is the user of all reapers here; the kernel counts its processes.
+const reaperUID = 2_345_678
 
 // sandbox is a container of a test with our ends of its pipes.
 type sandbox struct {
@@ -58,7 +62,7 @@ func newSandbox(ctx context.Context, t *testing.T, n int, uid uint32, command ..
 
 // create makes the container; what it holds of the pipes is its own then.
 func (s *sandbox) create(ctx context.Context) (err error) {
-	_, s.reaper, err = s.runtime.Create(ctx, s.id, s.bundle, Streams{Stdin: s.agentIn, Stdout: s.agentOut, Stderr: s.agentErr, Exit: s.agentExit})
+	_, s.reaper, err = s.runtime.Create(ctx, s.id, s.bundle, reaperUID, Streams{Stdin: s.agentIn, Stdout: s.agentOut, Stderr: s.agentErr, Exit: s.agentExit})
 	return err
 }
 
@@ -98,7 +102,7 @@ func prepareSandbox(ctx context.Context, t *testing.T, n int, uid uint32, comman
 			t.Fatal(err)
 		}
 	}
-	if s.runtime, err = Open(Options{Executable: exe, Root: s.root, LogDir: logs, Cgroups: true}); err != nil {
+	if s.runtime, err = Open(Options{Executable: exe, Root: s.root, LogDir: logs, Cgroups: true, ReaperUID: func(uid uint32) bool { return uid == reaperUID }}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -272,7 +276,7 @@ func TestDeleteFromEveryState(t *testing.T) {
 	}
 }
 
-// The reaper has no privileges and holds nothing of the container's streams.
+// R3: the reaper has a user of its own, no privileges and no way to one, and holds nothing of the container's streams.
 func TestReaperIsHarmless(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
@@ -282,10 +286,19 @@ func TestReaperIsHarmless(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"Uid:\t65534\t65534\t65534\t65534", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"} {
-		if !bytes.Contains(status, []byte(line)) {
+	own := strings.Repeat("\t"+strconv.Itoa(reaperUID), 4)
+	for _, line := range []string{
+		"Uid:" + own, "Gid:" + own, "Groups:\t ", "NoNewPrivs:\t1", "Seccomp:\t2",
+		"CapInh:\t0000000000000000", "CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "CapAmb:\t0000000000000000",
+	} {
+		if !bytes.Contains(status, []byte(line+"\n")) {
 			t.Errorf("the reaper's status has no %q:\n%s", line, status)
 		}
+	}
+	// What is not dumpable belongs to root there (proc(5)).
+	var st unix.Stat_t
+	if err := unix.Stat(dir+"/mem", &st); err != nil || st.Uid != 0 {
+		t.Errorf("the reaper's memory belongs to %d, %v", st.Uid, err)
 	}
 	for fd := range 3 {
 		if target, err := os.Readlink(fmt.Sprintf("%s/fd/%d", dir, fd)); err != nil || target != "/dev/null" {
@@ -310,7 +323,7 @@ func TestCreateFails(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	s := newSandbox(ctx, t, 64, 1000, "/bin/true")
-	_, _, err := s.runtime.Create(ctx, "0000000000000000000000000000beef", filepath.Join(t.TempDir(), "none"), Streams{Stdin: s.runtime.null, Stdout: s.runtime.null, Stderr: s.runtime.null, Exit: s.runtime.null})
+	_, _, err := s.runtime.Create(ctx, "0000000000000000000000000000beef", filepath.Join(t.TempDir(), "none"), reaperUID, Streams{Stdin: s.runtime.null, Stdout: s.runtime.null, Stderr: s.runtime.null, Exit: s.runtime.null})
 	if wire.CodeOf(err) != wire.CodeRuntimeFailed || !strings.Contains(err.Error(), "config.json") {
 		t.Errorf("got %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -156,7 +157,7 @@ func (c *conn) refused(id uint64, err error) bool {
 	if !errors.As(err, &e) {
 		return false
 	}
-	c.audit("message", "", &wire.Error{Code: e.Code, Message: e.Message})
+	c.audit(audit.Entry{Operation: "message"}, &wire.Error{Code: e.Code, Message: e.Message})
 	return c.send(e.ToMessage(id)) && !wire.Fatal(err)
 }
 

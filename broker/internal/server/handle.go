@@ -1,11 +1,13 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -17,25 +19,79 @@ const orderTimeout = 2 * time.Minute
 // handle does one request, with the given id, and answers it. A session whose
 // client can't be told of it is removed again.
 func (c *conn) handle(m wire.Message, id uint64) {
+	began := time.Now()
+	e := c.entry(m)
 	answer, about, err := c.do(m)
-	c.audit(m.Kind(), about, err)
+	e.Session, e.Duration = string(about), time.Since(began)
+	e.Changed = e.Changed && err == nil
+	created, made := answer.(wire.Created)
+	if made = made && err == nil; made {
+		e.Workspace, e.Profile = created.Session.Workspace, created.Session.Profile
+	}
+	c.audit(e, err)
 	if err != nil {
 		answer = session.AsError(err).ToMessage(id)
 	}
-	if created, ok := answer.(wire.Created); !c.send(answer) && ok {
+	if !c.send(answer) && made {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), orderTimeout)
 		defer cancel()
-		c.audit("undo", about, c.endpoint.server.manager.Delete(ctx, "", created.Session.Session))
+		e.Operation = "undo"
+		c.audit(e, c.endpoint.server.manager.Delete(ctx, "", created.Session.Session))
 	}
+}
+
+// entry is what the audit says of a request before it is worked on: names of
+// the registry, never others, and whether there is something to change.
+func (c *conn) entry(m wire.Message) audit.Entry {
+	e := audit.Entry{Operation: m.Kind()}
+	var id wire.SessionID
+	switch m := m.(type) {
+	case wire.Create:
+		if d := c.endpoint.deployment; d != nil {
+			if d.Workspaces[m.Workspace] != nil {
+				e.Workspace = m.Workspace
+			}
+			if profile := cmp.Or(m.Profile, d.DefaultProfile); d.Profiles[profile] != nil {
+				e.Profile = profile
+			}
+		}
+		e.Changed = true
+		return e
+	case wire.InspectSession:
+		id = m.Session
+	case wire.SignalSession:
+		id = m.Session
+	case wire.TerminateSession:
+		id = m.Session
+	case wire.DeleteSession:
+		id = m.Session
+	}
+	info, err := c.endpoint.server.manager.Inspect(c.scope(), id)
+	if err != nil {
+		return e
+	}
+	e.Workspace, e.Profile = info.Workspace, info.Profile
+	switch m.(type) {
+	case wire.SignalSession, wire.TerminateSession:
+		e.Changed = info.State != wire.StateExited
+	case wire.DeleteSession:
+		e.Changed = true
+	}
+	return e
+}
+
+// scope is the deployment whose sessions are in reach, or empty for all.
+func (c *conn) scope() string {
+	if d := c.endpoint.deployment; d != nil {
+		return d.ID
+	}
+	return ""
 }
 
 // do returns the answer, and the session that it was about.
 func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
 	manager := c.endpoint.server.manager
-	scope := ""
-	if d := c.endpoint.deployment; d != nil {
-		scope = d.ID
-	}
+	scope := c.scope()
 	// What ends something goes on without the client; what makes something
 	// does not.
 	order, cancel := context.WithTimeout(c.endpoint.server.ctx, orderTimeout)
@@ -44,6 +100,9 @@ func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
 	case wire.Create:
 		if c.endpoint.deployment == nil {
 			return nil, "", &wire.Error{Code: wire.CodePermissionDenied, Message: "the admin socket makes no sessions", Advice: "use the deployment's socket"}
+		}
+		if err := manager.Audit.Available(); err != nil {
+			return nil, "", err
 		}
 		info, err := manager.Create(c.ctx, c.endpoint.deployment, m)
 		return wire.Created{ID: m.ID, Session: info}, info.Session, err
@@ -87,7 +146,7 @@ func description(id uint64, d *registry.Deployment, admin bool) wire.Deployment 
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Workspaces)) {
 		w := d.Workspaces[name]
-		i := wire.WorkspaceInfo{Name: name, ReadOnly: w.ReadOnly, UID: uint64(w.UID), GID: uint64(w.GID)}
+		i := wire.WorkspaceInfo{Name: name, ReadOnly: w.ReadOnly, Subfolders: w.Subfolders, ClientPath: w.ClientPath, UID: uint64(w.UID), GID: uint64(w.GID)}
 		if admin {
 			i.Root = w.Root
 		}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
@@ -126,7 +127,7 @@ func (e *endpoint) connection(nc *net.UnixConn) {
 	c.peer = peer
 	if !e.allows(peer) {
 		err = &wire.Error{Code: wire.CodePermissionDenied, Message: "this user may not use this socket", Advice: "have the operator add the uid to peer_uids, or use the socket of your own deployment"}
-		c.audit("connect", "", err)
+		c.audit(audit.Entry{Operation: "connect"}, err)
 		c.refuse(err)
 		return
 	}
@@ -135,32 +136,21 @@ func (e *endpoint) connection(nc *net.UnixConn) {
 		defer func() { <-e.slots }()
 	default:
 		err = &wire.Error{Code: wire.CodeTooManyConnections, Message: "too many connections are open to this socket", Advice: "close some, or use one for several requests"}
-		c.audit("connect", "", err)
+		c.audit(audit.Entry{Operation: "connect"}, err)
 		c.refuse(err)
 		return
 	}
-	c.audit("connect", "", nil)
+	c.audit(audit.Entry{Operation: "connect"}, nil)
 	c.serve()
 }
 
-// failures are the codes of what was allowed and went wrong.
-var failures = []wire.Code{wire.CodeInternal, wire.CodeRuntimeFailed, wire.CodeBridgeFailed, wire.CodeTimeout, wire.CodeBrokerUnreachable}
-
 // audit writes the one line about a decision. It never holds what a client
 // sent, except for an id or name of the right form.
-func (c *conn) audit(operation string, id wire.SessionID, err error) {
-	decision, code := "allow", "ok"
-	if err != nil {
-		code = string(wire.CodeOf(err))
-		if !slices.Contains(failures, wire.CodeOf(err)) {
-			decision = "deny"
-		}
-	}
-	c.endpoint.server.log.Info("audit",
-		"peer_uid", c.peer.UID(), "peer_gid", c.peer.GID(), "peer_pid", c.peer.PID(),
-		"deployment", c.endpoint.name(), "operation", operation, "session", string(id), "decision", decision, "code", code)
-	var e *wire.Error
-	if errors.As(err, &e) && e.Err != nil {
-		c.endpoint.server.log.Warn("request_failed", "operation", operation, "session", string(id), "error", err.Error())
+func (c *conn) audit(e audit.Entry, err error) {
+	e.UID, e.GID, e.PID, e.Deployment = c.peer.UID(), c.peer.GID(), c.peer.PID(), c.endpoint.name()
+	c.endpoint.server.manager.Audit.Record(e.Decided(err))
+	var cause *wire.Error
+	if errors.As(err, &cause) && cause.Err != nil {
+		c.endpoint.server.log.Warn("request_failed", "operation", e.Operation, "session", e.Session, "error", err.Error())
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -41,7 +42,7 @@ type noRuntime struct{}
 
 var errNone = errors.New("no runtime")
 
-func (noRuntime) Create(context.Context, wire.SessionID, string, runsc.Streams) (int, *process.Process, error) {
+func (noRuntime) Create(context.Context, wire.SessionID, string, uint32, runsc.Streams) (int, *process.Process, error) {
 	return 0, nil, errNone
 }
 func (noRuntime) Start(context.Context, wire.SessionID) error          { return errNone }
@@ -74,6 +75,11 @@ type system struct {
 }
 
 func newSystem(t *testing.T) *system {
+	return newAudited(t, func(_ string, log hclog.Logger) *audit.Trail { return audit.ToLog(log) })
+}
+
+// newAudited is newSystem with an audit that is made for its folder.
+func newAudited(t *testing.T, trail func(dir string, log hclog.Logger) *audit.Trail) *system {
 	t.Helper()
 	rootonly.Test(t)
 	dir, err := os.MkdirTemp("", "srv-")
@@ -100,7 +106,8 @@ func newSystem(t *testing.T) *system {
 		Deployments: map[string]*registry.Deployment{"user": deployment("user", 1000), "root": deployment("root", 0, 1001)},
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log})
+	auditTrail := trail(dir, log)
+	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: auditTrail})
 	server := New(m, config, log)
 	for name, d := range map[string]*registry.Deployment{"user": config.Deployments["user"], "root": config.Deployments["root"], "admin": nil} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket(name), Net: "unix"})
@@ -115,7 +122,7 @@ func newSystem(t *testing.T) *system {
 	}
 	t.Cleanup(func() {
 		server.Close()
-		if err := m.Close(); err != nil {
+		if err := errors.Join(m.Close(), auditTrail.Close()); err != nil {
 			t.Error(err)
 		}
 		os.RemoveAll(dir)

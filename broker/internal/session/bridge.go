@@ -17,10 +17,10 @@ import (
 )
 
 // A bridge that dies more often than this is not started again.
-const (
-	maxRestarts   = 5
-	restartWindow = 10 * time.Second
-)
+const maxRestarts = 5
+
+// restartWindow is longer in tests, where a slow machine must not matter.
+var restartWindow = 10 * time.Second
 
 // bridge is one run of a session's bridge.
 type bridge struct {
@@ -81,7 +81,17 @@ func (s *session) launch() (*bridge, error) {
 	}
 	defer unix.Close(log[1])
 	lines := os.NewFile(uintptr(log[0]), "bridge log")
-	proc, err := launch.Start(launch.Options{Executable: s.m.Bridge, UID: s.rec.BridgeUID, GID: s.rec.BridgeUID, Socket: remote, Log: log[1]})
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		conn.Close()
+		lines.Close()
+		return nil, err
+	}
+	defer unix.Close(null)
+	proc, err := launch.Start(launch.Options{
+		Name: "paseo-sandbox-bridge", Executable: s.m.Bridge, UID: s.rec.BridgeUID, GID: s.rec.BridgeUID,
+		Files: []int{null, null, log[1], remote},
+	})
 	if err != nil {
 		conn.Close()
 		lines.Close()
@@ -162,6 +172,7 @@ func (s *session) replace(old *bridge) bool {
 	}
 	defer s.release()
 	exit, _ := old.proc.Exit()
+	s.happened("bridgeDied", "")
 	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
 	<-old.done
 	old.proc.Close()
@@ -189,6 +200,7 @@ func (s *session) replace(old *bridge) bool {
 	if s.state() == wire.StateStalled {
 		s.moveTo(wire.StateRunning)
 	}
+	s.happened("bridgeReplaced", "")
 	s.log.Info("bridge_replaced", "pid", s.info().BridgePID)
 	return true
 }
@@ -199,6 +211,7 @@ func (s *session) kill(b *bridge) {
 	ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 	defer cancel()
 	if err := b.proc.Kill(ctx); err != nil && s.ctx.Err() == nil {
+		s.happened("bridgeStalled", "")
 		s.log.Error("bridge_stalled", "pid", b.proc.ID().PID, "error", err.Error())
 		s.moveTo(wire.StateStalled)
 	}
@@ -221,6 +234,7 @@ func (s *session) mayRestart() bool {
 // abandon says that nobody holds the pipes from now on. The process goes on
 // until it is terminated or deleted.
 func (s *session) abandon(why string) {
+	s.happened("unattached", "")
 	s.log.Error("session_unattached", "reason", why)
 	s.moveTo(wire.StateUnattached)
 }

@@ -5,27 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/bundle"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
-
-// creation is what is needed only while a session is made.
-type creation struct {
-	workspace *registry.Workspace
-	profile   *registry.Profile
-	request   wire.Create
-	command   []string
-	// agent holds the agent's ends of the pipes until runsc has them.
-	agent runsc.Streams
-}
 
 // step is one step of a session's making, with its undoing. An undo needs
 // nothing but the record, is idempotent, and does not mind that its step was
@@ -51,16 +39,17 @@ var steps = []step{
 }
 
 // Create makes a session of the deployment and starts it. When it fails, or
-// the context ends before, nothing is left. Errors: CodeUnknownWorkspace,
-// CodeUnknownProfile, CodeTooManySessions, CodeInvalidArgument,
-// CodeInvalidAttachment, CodeWorkspaceUnresolvable, CodeWorkspaceHasMounts,
-// CodeRootfsMissing, CodeRuntimeFailed, CodeBridgeFailed, CodeInternal.
+// the context ends before, nothing is left. Errors: those of
+// registry.Resolve and of package workspace, CodeUnknownProfile,
+// CodeTooManySessions, CodeInvalidArgument, CodeInvalidAttachment,
+// CodeCredentialUnusable, CodeRootfsMissing, CodeRuntimeFailed,
+// CodeBridgeFailed, CodeInternal.
 func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wire.Create) (wire.SessionInfo, error) {
 	c, err := plan(d, &request)
 	if err != nil {
 		return wire.SessionInfo{}, err
 	}
-	s, err := m.admit(d, request.Workspace, request.Profile)
+	s, err := m.admit(d, c.request)
 	if err != nil {
 		return wire.SessionInfo{}, err
 	}
@@ -78,35 +67,6 @@ func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wi
 	}
 	s.begin()
 	return s.info(), nil
-}
-
-// plan looks up everything that the request names. It fills in the default
-// profile.
-func plan(d *registry.Deployment, r *wire.Create) (*creation, error) {
-	if r.Profile == "" {
-		r.Profile = d.DefaultProfile
-	}
-	c := &creation{workspace: d.Workspaces[r.Workspace], profile: d.Profiles[r.Profile], request: *r, agent: noStreams}
-	switch {
-	case c.workspace == nil:
-		return nil, &wire.Error{Code: wire.CodeUnknownWorkspace, Message: fmt.Sprintf("there is no workspace %.70q", r.Workspace), Advice: "describe the deployment to see its workspaces, or have the operator register it"}
-	case c.profile == nil:
-		return nil, &wire.Error{Code: wire.CodeUnknownProfile, Message: fmt.Sprintf("there is no profile %.70q", r.Profile), Advice: "describe the deployment to see its profiles"}
-	}
-	if c.profile.Kind == registry.KindPi {
-		extensions := make([]string, len(r.Attachments))
-		for i, a := range r.Attachments {
-			extensions[i] = a.Name
-		}
-		var err error
-		c.command, err = bundle.PiCommand(r.AgentSession, r.Model, r.Thinking, extensions)
-		return c, err
-	}
-	if r.AgentSession != "" || r.Model != "" || r.Thinking != "" || len(r.Attachments) > 0 {
-		return nil, &wire.Error{Code: wire.CodeInvalidArgument, Message: fmt.Sprintf("the profile %q runs a fixed program, which takes no agent session, model, thinking or attachments", r.Profile), Advice: "leave them out, or choose a profile of kind pi"}
-	}
-	c.command = c.profile.Command
-	return c, nil
 }
 
 // build does all steps, or undoes those that it began.
@@ -178,30 +138,6 @@ func (s *session) undoRecord(context.Context) error {
 	return nil
 }
 
-func (s *session) doPin(_ context.Context, c *creation) error {
-	err := pin(c.workspace, s.paths.Pin)
-	var e *wire.Error
-	if errors.As(err, &e) {
-		// The message names the host's path, which is not the client's to know.
-		return &wire.Error{Code: e.Code, Message: fmt.Sprintf("the workspace %q can't be used", c.request.Workspace), Advice: "have the operator look at the broker's log and correct the workspace", Err: err}
-	}
-	return err
-}
-
-func pin(w *registry.Workspace, target string) error {
-	dir, err := workspace.Open(w.Root)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if err := os.Mkdir(target, 0o700); err != nil {
-		return err
-	}
-	return dir.Pin(target, w.ReadOnly)
-}
-
-func (s *session) undoPin(context.Context) error { return workspace.Unpin(s.paths.Pin) }
-
 // doState makes the agent's home, which is its own.
 func (s *session) doState(_ context.Context, c *creation) error {
 	for _, dir := range []string{s.paths.State, s.paths.State + "/tmp"} {
@@ -224,43 +160,24 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 	if err := os.Mkdir(s.paths.Bundle, 0o700); err != nil {
 		return err
 	}
-	attachments := ""
-	if len(c.request.Attachments) > 0 {
-		attachments = s.paths.Attachments
-		if err := writeAttachments(attachments, c.request.Attachments); err != nil {
-			return err
-		}
+	attachments, err := s.writeAttachments(c.request.Attachments)
+	if err != nil {
+		return err
+	}
+	files, err := s.copyCredentials(c)
+	if err != nil {
+		return err
 	}
 	return bundle.Write(s.paths.Bundle, bundle.Build(bundle.Session{
 		ID: s.rec.Session, Rootfs: s.m.Layout.RootfsPin(), Command: c.command, Env: bundle.PiEnv(),
 		UID: c.workspace.UID, GID: c.workspace.GID, Workspace: s.paths.Pin, ReadOnly: c.workspace.ReadOnly,
-		StateDir: s.paths.State, AttachmentsDir: attachments, CgroupPath: s.cgroup(),
+		StateDir: s.paths.State, AttachmentsDir: attachments, Files: files, CgroupPath: s.cgroup(),
 		Limits: bundle.Limits{
 			MemoryBytes: int64(c.profile.Memory), CPUs: c.profile.CPUs, PIDs: c.profile.PIDs,
 			OpenFiles: c.profile.OpenFiles, TmpBytes: int64(c.profile.Tmp),
 		},
 		Hostname: "sandbox",
 	}))
-}
-
-func writeAttachments(dir string, all []wire.Attachment) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	// The umask keeps others out of what the broker makes.
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return err
-	}
-	for _, a := range all {
-		path := filepath.Join(dir, a.Name)
-		if err := os.WriteFile(path, a.Data, 0o400); err != nil {
-			return err
-		}
-		if err := os.Chmod(path, 0o444); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (s *session) undoBundle(context.Context) error { return removeTree(s.paths.Bundle) }
@@ -273,7 +190,7 @@ func (s *session) doContainer(ctx context.Context, c *creation) error {
 		return err
 	}
 	s.m.idle.RLock()
-	pid, reaper, err := s.m.Runtime.Create(ctx, s.rec.Session, s.paths.Bundle, c.agent)
+	pid, reaper, err := s.m.Runtime.Create(ctx, s.rec.Session, s.paths.Bundle, s.rec.ReaperUID, c.agent)
 	s.m.idle.RUnlock()
 	// Whoever keeps an opposite end keeps a pipe from ending.
 	c.closeAgent()

@@ -72,10 +72,11 @@ func (s *session) finish() {
 		e := s.exit()
 		r.State, r.Exit = wire.StateExited, &e
 	})
-	close(s.ended)
 	s.mu.Lock()
 	e := *s.rec.Exit
 	s.mu.Unlock()
+	s.happened("ended", string(e.Reason))
+	close(s.ended)
 	s.log.Info("session_ended", "code", e.Code, "signal", e.Signal, "reason", string(e.Reason))
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
@@ -41,7 +42,7 @@ const (
 
 // Runtime is what a Manager needs of runsc; *runsc.Runtime has it.
 type Runtime interface {
-	Create(ctx context.Context, id wire.SessionID, bundleDir string, s runsc.Streams) (sandboxPID int, reaper *process.Process, err error)
+	Create(ctx context.Context, id wire.SessionID, bundleDir string, reaperUID uint32, s runsc.Streams) (sandboxPID int, reaper *process.Process, err error)
 	Start(ctx context.Context, id wire.SessionID) error
 	Signal(ctx context.Context, id wire.SessionID, sig string) error
 	Delete(ctx context.Context, id wire.SessionID) error
@@ -63,6 +64,8 @@ type Config struct {
 	// Boot is the kernel's boot id.
 	Boot string
 	Log  hclog.Logger
+	// Audit gets what happens to sessions; nil means the log.
+	Audit *audit.Trail
 }
 
 // Manager owns all sessions. It is safe for concurrent use.
@@ -118,6 +121,9 @@ type session struct {
 
 // New makes a manager. Recover comes next, then requests.
 func New(c Config) *Manager {
+	if c.Audit == nil {
+		c.Audit = audit.ToLog(c.Log)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{Config: c, store: record.Open(c.Layout.Records()), ctx: ctx, cancel: cancel, sessions: make(map[wire.SessionID]*session)}
 }
@@ -196,7 +202,7 @@ func (m *Manager) newSession(r record.Record) *session {
 
 // admit reserves an id, a uid and a place among the deployment's sessions. The
 // session's turn is the caller's.
-func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*session, error) {
+func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, err
@@ -222,7 +228,7 @@ func (m *Manager) admit(d *registry.Deployment, workspace, profile string) (*ses
 	}
 	s := m.newSession(record.Record{
 		Session: wire.SessionID(hex.EncodeToString(id[:])), Deployment: d.ID, Container: d.Container,
-		Workspace: workspace, Profile: profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
+		Workspace: r.Workspace, Folder: r.Folder, Profile: r.Profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
 		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: bridgeUID, ReaperUID: reaperUID,
 	})
 	s.turn <- struct{}{}
@@ -301,6 +307,11 @@ func (s *session) info() wire.SessionInfo {
 	i := s.rec.Info()
 	i.Socket = layout.SocketName(s.rec.Session)
 	return i
+}
+
+// happened writes into the audit what nobody asked for.
+func (s *session) happened(operation, code string) {
+	s.m.Audit.Happened(operation, s.rec.Deployment, string(s.rec.Session), code)
 }
 
 // take waits for the session's turn.

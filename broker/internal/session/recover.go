@@ -42,7 +42,11 @@ func (m *Manager) Recover(ctx context.Context) error {
 	var failed error
 	for _, s := range m.sorted("") {
 		s.turn <- struct{}{}
-		failed = errors.Join(failed, s.recover(ctx))
+		err := s.recover(ctx)
+		if orphans[s.rec.Session] != nil && err == nil {
+			s.happened("orphanRemoved", "")
+		}
+		failed = errors.Join(failed, err)
 		s.release()
 	}
 	return failed
@@ -51,6 +55,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 func (s *session) recover(ctx context.Context) error {
 	state := s.rec.State
 	if state == wire.StateCreating || state == wire.StateDeleting {
+		s.happened("undone", string(state))
 		s.log.Warn("session_undone", "was", string(state))
 		return s.erase(ctx)
 	}
@@ -78,6 +83,7 @@ func (s *session) recover(ctx context.Context) error {
 		to = wire.StateUnattached
 	}
 	s.moveTo(to)
+	s.happened("recovered", string(to))
 	s.log.Info("session_recovered", "state", string(to))
 	s.begin()
 	return nil
@@ -91,6 +97,7 @@ func (s *session) recoverEnd(ctx context.Context) error {
 		r.State, r.Exit = wire.StateExited, &e
 	}))
 	close(s.ended)
+	s.happened("ended", string(s.rec.Exit.Reason))
 	s.log.Info("session_ended", "reason", string(s.rec.Exit.Reason), "while", "no broker was running")
 	s.begin()
 	return err

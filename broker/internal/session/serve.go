@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
@@ -39,6 +40,7 @@ func (s *session) serve(b *bridge) {
 			continue
 		}
 		if s.ctx.Err() == nil && !s.dies(b, err) {
+			s.happened("bridgeKilled", string(wire.CodeOf(err)))
 			s.log.Warn("bridge_misbehaved", "pid", b.proc.ID().PID, "error", err.Error())
 			s.kill(b)
 		}
@@ -119,7 +121,10 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 		return nil
 	case wire.BridgeSignal:
 		id, err = m.ID, s.signal(s.ctx, m.Signal)
-		s.log.Info("bridge_signal", "signal", m.Signal, "code", string(wire.CodeOf(err)))
+		s.m.Audit.Record(audit.Entry{
+			UID: s.rec.BridgeUID, GID: s.rec.BridgeUID, PID: uint32(b.proc.ID().PID),
+			Deployment: s.rec.Deployment, Operation: m.Kind(), Session: string(s.rec.Session),
+		}.Decided(err))
 	case wire.BridgeInputClosed:
 		id = m.ID
 		s.dropSpare(wire.FDStdin)

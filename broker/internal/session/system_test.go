@@ -13,11 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
+	"git.jb.codes/jb/paseo-sandbox/shared/staticbin"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
@@ -25,6 +27,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	launch.RunIfStub()
+	restartWindow = time.Hour
 	switch {
 	case os.Args[0] == bridgeName:
 		os.Exit(runFakeBridge())
@@ -34,8 +38,24 @@ func TestMain(m *testing.M) {
 		crashChild()
 	}
 	unix.Umask(0o022)
-	goleak.VerifyTestMain(m)
+	if os.Geteuid() != 0 {
+		goleak.VerifyTestMain(m)
+	}
+	program, err := staticbin.Test()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv(bridgeProgram, program)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(filepath.Dir(program))
+		os.Exit(code)
+	}))
 }
+
+// bridgeProgram names the program of fake bridges, which is ours without the
+// race detector, to children too.
+const bridgeProgram = "SESSION_TEST_BRIDGE"
 
 // firstUID begins a range that no other test process uses at the same time.
 func firstUID() uint32 { return 3_000_000 + uint32(os.Getpid()%10_000)*100 }
@@ -108,7 +128,7 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 	must(workspace.PreparePinRoot(l.Mounts()))
 	must(os.MkdirAll(prefix+"/ws", 0o755))
 	must(os.Chown(prefix+"/ws", 1000, 1000))
-	exe, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	exe, err := unix.Open(os.Getenv(bridgeProgram), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	must(err)
 	if t != nil {
 		t.Cleanup(func() { unix.Close(exe) })
@@ -126,7 +146,7 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 		for name, behaviour := range map[string]registry.Size{
 			"well": behaveWell, "garbage": behaveGarbage, "dying": behaveDying, "crashing": behaveCrashing, "failing": behaveFailing, "deaf": behaveDeaf,
 			"early": behaveEarlyExit, "smuggling": behaveSmuggling, "closing": behaveClosingInput, "foreign": behaveForeign, "signalling": behaveSignalling,
-			"flooding": behaveFlooding,
+			"flooding": behaveFlooding, "oversized": behaveOversized,
 		} {
 			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour}
 		}
@@ -172,7 +192,7 @@ func (s *system) delete(m *Manager, id wire.SessionID) {
 // eventually polls until the condition holds.
 func (s *system) eventually(what string, ok func() bool) {
 	s.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(90 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("not in time: %s", what)

@@ -9,13 +9,17 @@ import (
 	"strconv"
 	"strings"
 
+	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
 // mount is one line of /proc/self/mountinfo (proc_pid_mountinfo(5)).
 type mount struct {
 	id, parent int
-	point      string
+	// device and root are the file system, and the folder of it that is
+	// mounted; kind is its type.
+	device, root, kind string
+	point              string
 	// private says that mounts made elsewhere don't appear in it.
 	private bool
 }
@@ -35,7 +39,7 @@ func parseMounts(b []byte) ([]mount, error) {
 	for line := range bytes.Lines(b) {
 		f := strings.Split(strings.TrimSuffix(string(line), "\n"), " ")
 		end := slices.Index(f, "-")
-		if end < 6 {
+		if end < 6 || end+1 >= len(f) {
 			return nil, fmt.Errorf("read the mounts: %.200q is no line of them", line)
 		}
 		id, err := strconv.Atoi(f[0])
@@ -43,7 +47,7 @@ func parseMounts(b []byte) ([]mount, error) {
 		if err := errors.Join(err, err2); err != nil {
 			return nil, fmt.Errorf("read the mounts: %w", err)
 		}
-		m := mount{id: id, parent: parent, point: unescape(f[4]), private: true}
+		m := mount{id: id, parent: parent, device: f[2], root: unescape(f[3]), kind: f[end+1], point: unescape(f[4]), private: true}
 		for _, tag := range f[6:end] {
 			if strings.HasPrefix(tag, "shared:") || strings.HasPrefix(tag, "master:") {
 				m.private = false
@@ -75,7 +79,9 @@ func unescape(s string) string {
 }
 
 // below reports whether the path lies strictly beneath dir.
-func below(dir, path string) bool { return strings.HasPrefix(path, dir+"/") }
+func below(dir, path string) bool {
+	return dir == "/" && path != "/" || strings.HasPrefix(path, dir+"/")
+}
 
 // mountID returns the id of the mount that the descriptor is in. It is not
 // reused while the descriptor is open.
@@ -92,41 +98,63 @@ func mountID(fd int) (int, error) {
 	return 0, errors.New("find the mount of a descriptor: the kernel does not tell")
 }
 
-// errMoved: the folder is renamed all the time, so its mounts can't be told.
-var errMoved = errors.New("the folder was renamed while its mounts were looked for")
+// view is one look at a folder and at all mounts.
+type view struct {
+	path   string
+	mount  mount
+	mounts []mount
+}
 
-// mountsOn returns what is mounted on the folder or beneath it. A mount that
-// is made meanwhile may be missing.
-func mountsOn(fd int) ([]string, error) {
-	id, err := mountID(fd)
-	if err != nil {
-		return nil, err
-	}
-	const attempts = 16
+// look sees a folder's path and the mounts together. It returns an error of
+// code path_unstable if the folder is renamed all the time.
+func (d *Dir) look() (view, error) {
 	for range attempts {
-		before, err := os.Readlink(fdPath(fd))
+		v, err := lookAt(d.fd, nil)
 		if err != nil {
-			return nil, fmt.Errorf("find the folder's path: %w", err)
-		}
-		all, err := mounts()
-		if err != nil {
-			return nil, err
+			return v, unresolvable(d.path, "its mounts can't be told", err)
 		}
 		// The table holds paths: they are the folder's only if it had the same
 		// one before and after.
-		if after, err := os.Readlink(fdPath(fd)); err != nil || after != before {
-			continue
+		after, err := os.Readlink(fdPath(d.fd))
+		if err == nil && after == v.path && v.mount.id != 0 {
+			return v, nil
 		}
-		var found []string
-		for _, m := range all {
-			// What is mounted deeper hangs on one whose parent this is.
-			if m.parent == id && m.id != id && (m.point == before || below(before, m.point)) {
-				found = append(found, m.point)
-			}
-		}
-		return found, nil
 	}
-	return nil, errMoved
+	return view{}, refuse(wire.CodePathUnstable, d.path, "it is renamed or mounted over all the time", nil)
+}
+
+// lookAt looks once, at a table of mounts that is read now if there is none.
+// The mount is the zero one if the table does not have it.
+func lookAt(fd int, table []mount) (v view, err error) {
+	id, err := mountID(fd)
+	if err != nil {
+		return v, err
+	}
+	if v.path, err = os.Readlink(fdPath(fd)); err != nil {
+		return v, fmt.Errorf("find the folder's path: %w", err)
+	}
+	if v.mounts = table; table == nil {
+		if v.mounts, err = mounts(); err != nil {
+			return v, err
+		}
+	}
+	if i := slices.IndexFunc(v.mounts, func(m mount) bool { return m.id == id }); i >= 0 {
+		v.mount = v.mounts[i]
+	}
+	return v, nil
+}
+
+// beneath returns what is mounted on the folder or beneath it. A mount that is
+// made meanwhile may be missing.
+func (v view) beneath() []string {
+	var found []string
+	for _, m := range v.mounts {
+		// What is mounted deeper hangs on one whose parent this is.
+		if m.parent == v.mount.id && m.id != m.parent && (m.point == v.path || below(v.path, m.point)) {
+			found = append(found, m.point)
+		}
+	}
+	return found
 }
 
 // nlink is 0 for a folder that was removed.

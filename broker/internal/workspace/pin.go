@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
@@ -24,21 +23,18 @@ var mountSetattr = unix.MountSetattr
 // between the look and the clone is as one made later.
 func (d *Dir) Pin(target string, readOnly bool) error {
 	if n, err := nlink(d.fd); err != nil || n == 0 {
-		return unresolvable(d.root, "it was removed", err)
+		return refuse(wire.CodePathMissing, d.path, "it was removed", err)
 	}
-	found, err := mountsOn(d.fd)
-	if errors.Is(err, errMoved) {
-		return unresolvable(d.root, "it is renamed all the time", err)
-	}
+	v, err := d.look()
 	if err != nil {
-		return unresolvable(d.root, "its mounts can't be told", err)
+		return err
 	}
-	if len(found) > 0 {
-		return hasMounts(d.root, found)
+	if found := v.beneath(); len(found) > 0 {
+		return hasMounts(d.path, found)
 	}
 	clone, err := unix.OpenTree(d.fd, "", unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
-		return unresolvable(d.root, "its mount can't be cloned; it may be unbindable, or unmounted by now", err)
+		return unresolvable(d.path, "its mount can't be cloned; it may be unbindable, or unmounted by now", err)
 	}
 	defer unix.Close(clone)
 
@@ -78,7 +74,7 @@ func PinTree(fd int, name, target string) error {
 	if err := unix.Mkdir(target, 0o700); err != nil {
 		return pinError(target, "make its folder", err)
 	}
-	return (&Dir{fd: fd, root: name}).Pin(target, true)
+	return (&Dir{fd: fd, path: name}).Pin(target, true)
 }
 
 // restrict is for Linux before 5.12, which has no mount_setattr(2). A mount
@@ -125,7 +121,7 @@ func (d *Dir) checkPinned(target string) error {
 			private = m.private
 		}
 		if below(target, m.point) {
-			return hasMounts(d.root, []string{m.point})
+			return hasMounts(d.path, []string{m.point})
 		}
 	}
 	if !private {
@@ -138,14 +134,13 @@ func (d *Dir) checkPinned(target string) error {
 // path without links, a private mount of itself, so that neither the pins
 // below it nor what is mounted elsewhere propagates. It is idempotent.
 func PreparePinRoot(dir string) error {
-	if err := checkRoot(dir); err != nil {
+	d, err := Open(dir)
+	if err != nil {
 		return err
 	}
-	fd, err := walk(dir)
-	if err != nil {
-		return unresolvable(dir, reason(err), err)
+	if err := d.Close(); err != nil {
+		return err
 	}
-	unix.Close(fd)
 	m, err := mountAt(dir)
 	if err != nil {
 		return err
@@ -236,11 +231,11 @@ func mountAt(dir string) (*mount, error) {
 	return nil, nil
 }
 
-func hasMounts(root string, found []string) error {
+func hasMounts(place string, found []string) error {
 	return &wire.Error{
-		Code:    wire.CodeWorkspaceHasMounts,
-		Message: fmt.Sprintf("the workspace's root %.200q has mounts beneath it: %.400s", root, strings.Join(found, ", ")),
-		Advice:  "unmount them, or register the folders that are mounted there as workspaces of their own",
+		Code: wire.CodeWorkspaceHasMounts, Message: "something is mounted beneath it",
+		Advice: "have the operator unmount it, or register the folder that is mounted there as a workspace of its own",
+		Err:    fmt.Errorf("%.400q has mounts at %.400q", place, found),
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -11,16 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is a resolved workspace: the folder itself, whatever becomes of its
-// path. It is not safe for concurrent use. Close it.
+// Dir is a resolved workspace, or a folder below one: the folder itself,
+// whatever becomes of its path. It is not safe for concurrent use. Close it.
 type Dir struct {
-	fd   int
-	root string
+	fd int
+	// path is where it was found; for errors only.
+	path string
 }
 
-// Open resolves a registered root: an absolute path in its shortest form. It
-// returns an error of code workspace_unresolvable when a component is a
-// symbolic link, is missing or is no folder.
+// openat2 is replaced by tests of kernels that fail.
+var openat2 = unix.Openat2
+
+// attempts bounds how often something is tried again that others can make fail
+// by renaming or mounting in a loop. They must not keep us here, nor get an
+// answer that was not vouched for.
+const attempts = 128
+
+// Open resolves a registered root: an absolute path in its shortest form. The
+// path is the registration: whichever folder stands at it is the workspace,
+// also when it is another one than yesterday. Who can put another one there
+// owns the folder above, and gains nothing: an agent has the registered user's
+// rights alone, and what Apart refuses is refused at each creation.
+//
+// Errors, whose messages name no path of the host: CodePathSymlink,
+// CodePathMissing, CodePathNotFolder, CodePathTooLong, CodePathUnstable, and
+// CodeWorkspaceUnresolvable for the rest.
 //
 // RESOLVE_NO_XDEV is of no use here: the walk begins at "/", and a root may
 // well lie on a mount of its own. What stands in its place: the path comes
@@ -28,14 +44,27 @@ type Dir struct {
 // refuses a folder with a mount beneath it, and the pin is a clone of the one
 // mount that the walk ended in, which shows nothing that is mounted on it.
 func Open(root string) (*Dir, error) {
-	if err := checkRoot(root); err != nil {
-		return nil, err
+	if root == "" || root[0] != '/' || root == "/" || path.Clean(root) != root || strings.ContainsRune(root, 0) {
+		return nil, unresolvable(root, "its root is not an absolute path in its shortest form, below /", nil)
 	}
-	fd, err := walk(root)
+	slash, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, unresolvable(root, reason(err), err)
+		return nil, unresolvable(root, "the host's root can't be opened", err)
 	}
-	return &Dir{fd: fd, root: root}, nil
+	defer unix.Close(slash)
+	return walk(slash, root[1:], root, 0)
+}
+
+// Sub resolves a folder below the workspace: a relative path in its shortest
+// form, as package wire lets through. It never leaves the workspace, and
+// crosses no link and no mount. The errors are those of Open, and
+// CodePathCrossesMount. The caller closes both folders.
+func (d *Dir) Sub(folder string) (*Dir, error) {
+	place := d.path + "/" + folder
+	if !filepath.IsLocal(folder) || path.Clean(folder) != folder || folder == "." {
+		return nil, unresolvable(place, "the folder is not a relative path in its shortest form", nil)
+	}
+	return walk(d.fd, folder, place, unix.RESOLVE_NO_XDEV)
 }
 
 // Close lets go of the folder. Pins stay.
@@ -48,73 +77,60 @@ func (d *Dir) Close() error {
 	return err
 }
 
-func checkRoot(root string) error {
-	switch {
-	case root == "":
-		return unresolvable(root, "it is empty", nil)
-	case strings.ContainsRune(root, 0):
-		return unresolvable(root, "it contains a NUL byte", nil)
-	case root[0] != '/':
-		return unresolvable(root, "it is not an absolute path", nil)
-	case root == "/":
-		return unresolvable(root, "it is the root of the host", nil)
-	case path.Clean(root) != root:
-		return unresolvable(root, "it is not in its shortest form: '.', '..', '//' and a '/' at the end are refused", nil)
-	}
-	return nil
-}
-
 // walk opens a folder without following any link on the way (openat2(2)).
-func walk(name string) (int, error) {
+func walk(from int, name, place string, resolve uint64) (*Dir, error) {
 	how := unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		// Without O_NOFOLLOW: with O_PATH it would open a link at the end.
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
+		Resolve: resolve | unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	}
-	root, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("open /: %w", err)
-	}
-	defer unix.Close(root)
-	// EAGAIN says that a rename or a mount anywhere on the host ran beside the
-	// walk, so that the kernel can't vouch for it. Someone who renames in a
-	// loop must not keep us here, nor get an answer that was not vouched for.
-	const attempts = 128
+	var err error
 	for range attempts {
 		var fd int
-		fd, err = unix.Openat2(root, strings.TrimPrefix(name, "/"), &how)
+		fd, err = openat2(from, name, &how)
 		if err == nil {
-			return fd, nil
+			return &Dir{fd: fd, path: place}, nil
 		}
-		if err != unix.EAGAIN && err != unix.EINTR {
+		// EAGAIN: the kernel can't vouch for the walk, because of a rename or a
+		// mount anywhere on the host. EXDEV: there is a mount on the way, or a
+		// folder was moved out of the workspace while the walk was in it.
+		if err != unix.EAGAIN && err != unix.EXDEV && err != unix.EINTR {
 			break
 		}
 	}
-	return -1, err
-}
-
-func reason(err error) string {
-	switch {
-	case errors.Is(err, unix.ELOOP):
-		return "a component of it is a symbolic link"
-	case errors.Is(err, unix.ENOENT):
-		return "it does not exist"
-	case errors.Is(err, unix.ENOTDIR):
-		return "a component of it is not a folder, or a link"
-	case errors.Is(err, unix.EAGAIN):
-		return "something is renamed or mounted all the time while it is resolved"
-	case errors.Is(err, unix.ENOSYS):
-		return "the kernel is older than 5.6"
+	code, why := wire.CodeWorkspaceUnresolvable, "it can't be opened"
+	switch err {
+	case unix.ELOOP:
+		code, why = wire.CodePathSymlink, "a component of its path is a symbolic link"
+	case unix.ENOENT:
+		code, why = wire.CodePathMissing, "it does not exist"
+	case unix.ENOTDIR:
+		code, why = wire.CodePathNotFolder, "a component of its path is not a folder"
+	case unix.ENAMETOOLONG:
+		code, why = wire.CodePathTooLong, "its path is too long"
+	case unix.EXDEV:
+		code, why = wire.CodePathCrossesMount, "something is mounted on a component of its path below the workspace"
+	case unix.EAGAIN:
+		code, why = wire.CodePathUnstable, "its path is renamed or mounted over all the time"
+	case unix.ENOSYS:
+		why = "the kernel is older than 5.6"
 	}
-	return "it can't be opened"
+	return nil, refuse(code, place, why, err)
 }
 
-func unresolvable(root, why string, err error) error {
+// refuse makes an error whose message is for clients; the path is for the log.
+func refuse(code wire.Code, place, why string, err error) error {
+	if err == nil {
+		err = errors.New("refused")
+	}
 	return &wire.Error{
-		Code:    wire.CodeWorkspaceUnresolvable,
-		Message: fmt.Sprintf("the workspace's root %.200q was refused: %s", root, why),
-		Advice:  "register the real path of an existing folder, without links, and restart the broker",
-		Err:     err,
+		Code: code, Message: why, Err: fmt.Errorf("%.400q: %w", place, err),
+		Advice: "name an existing folder by its real path, without links and mounts; of a workspace itself, have the operator correct the registry or the folder",
 	}
+}
+
+func unresolvable(place, why string, err error) error {
+	return refuse(wire.CodeWorkspaceUnresolvable, place, why, err)
 }
 
 // fdPath names a descriptor of ours for a look-up by path.

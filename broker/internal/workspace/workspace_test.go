@@ -2,11 +2,8 @@ package workspace
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
@@ -23,6 +20,10 @@ func newHost(t *testing.T) host {
 	t.Helper()
 	rootonly.Test(t)
 	base := t.TempDir()
+	// A private mount, so that no mount of a test reaches the machine's.
+	must(t, unix.Mount(base, base, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { must(t, unmount(base)) })
+	must(t, unix.Mount("", base, "", unix.MS_PRIVATE, ""))
 	h := host{base: base, root: filepath.Join(base, "a", "b", "work"), pins: filepath.Join(base, "pins")}
 	must(t, os.MkdirAll(h.root, 0o755))
 	must(t, os.Mkdir(h.pins, 0o700))
@@ -51,12 +52,16 @@ func must(t *testing.T, err error) {
 
 // pin resolves and pins, under a name of its own.
 func (h host) pin(name string, readOnly bool) (string, error) {
-	target := filepath.Join(h.pins, name)
 	d, err := Open(h.root)
 	if err != nil {
-		return target, err
+		return "", err
 	}
 	defer d.Close()
+	return h.pinDir(d, name, readOnly)
+}
+
+func (h host) pinDir(d *Dir, name string, readOnly bool) (string, error) {
+	target := filepath.Join(h.pins, name)
 	if err := os.Mkdir(target, 0o700); err != nil {
 		return target, err
 	}
@@ -64,47 +69,6 @@ func (h host) pin(name string, readOnly bool) (string, error) {
 		return target, errors.Join(err, os.Remove(target))
 	}
 	return target, nil
-}
-
-// R14: each malformed or dangerous root is refused, with a code and a reason.
-func TestOpenRefuses(t *testing.T) {
-	h := newHost(t)
-	link := func(at, to string) string {
-		must(t, os.Symlink(to, filepath.Join(h.base, at)))
-		return filepath.Join(h.base, at)
-	}
-	file := filepath.Join(h.base, "file")
-	must(t, os.WriteFile(file, nil, 0o644))
-	for name, root := range map[string]string{
-		"empty":                  "",
-		"NUL":                    h.root + "\x00",
-		"relative":               "work",
-		"the root":               "/",
-		"dot dot":                h.root + "/../work",
-		"dot":                    h.base + "/./a",
-		"double slash":           h.base + "//a",
-		"trailing slash":         h.root + "/",
-		"missing":                h.root + "/none",
-		"a file":                 file,
-		"below a file":           file + "/x",
-		"too long":               "/" + strings.Repeat("x", 5000),
-		"a link":                 link("l1", h.root),
-		"a link in the middle":   link("l2", filepath.Join(h.base, "a")) + "/b/work",
-		"a link to the root":     link("l3", "/") + "/etc",
-		"a magic link":           "/proc/self/cwd",
-		"a magic link in middle": "/proc/self/root/etc",
-		"not UTF-8 and missing":  h.base + "/\xff\xfe",
-	} {
-		t.Run(name, func(t *testing.T) {
-			d, err := Open(root)
-			if wire.CodeOf(err) != wire.CodeWorkspaceUnresolvable {
-				t.Errorf("got %v", err)
-			}
-			if err == nil {
-				d.Close()
-			}
-		})
-	}
 }
 
 // bothKernels runs a test with mount_setattr(2) and as on Linux before 5.12.
@@ -257,7 +221,7 @@ func TestPinTreeRefuses(t *testing.T) {
 	}
 	must(t, unix.Unmount(h.root+"/proc", 0))
 	must(t, os.RemoveAll(h.root))
-	if err := PinTree(fd, h.root, target); wire.CodeOf(err) != wire.CodeWorkspaceUnresolvable {
+	if err := PinTree(fd, h.root, target); wire.CodeOf(err) != wire.CodePathMissing {
 		t.Errorf("removed: %v", err)
 	}
 	if pins, err := Pins(h.pins); err != nil || len(pins) != 0 {
@@ -283,62 +247,6 @@ func TestPinKeepsTheFlagsOfTheMount(t *testing.T) {
 	})
 }
 
-// R13: while a racer swaps the workspace and its ancestors for an attacker's,
-// every pin shows the workspace, or the attacker's own folder as a folder that
-// has no link on its path; never what a link points to.
-func TestRacer(t *testing.T) {
-	h := newHost(t)
-	secret := filepath.Join(h.base, "secret")
-	must(t, os.MkdirAll(filepath.Join(secret, "work"), 0o755))
-	must(t, os.WriteFile(filepath.Join(secret, "work", "secret"), nil, 0o600))
-	must(t, os.Symlink(secret, filepath.Join(h.base, "evil")))
-	must(t, os.Symlink(filepath.Join(secret, "work"), filepath.Join(h.base, "evil-work")))
-	// By descriptor: by its path the second racer would walk through the first
-	// one's link, and move the secret itself.
-	b, err := unix.Open(h.base+"/a/b", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	must(t, err)
-	defer unix.Close(b)
-	stop := make(chan struct{})
-	var racers sync.WaitGroup
-	race := func(dir int, name, other string) {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				if err := unix.Renameat2(dir, name, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE); err != nil {
-					t.Errorf("the racer stumbled: %v", err)
-					return
-				}
-			}
-		}
-	}
-	racers.Go(func() { race(unix.AT_FDCWD, h.base+"/a/b", h.base+"/evil") })
-	racers.Go(func() { race(b, "work", h.base+"/evil-work") })
-	pinned, refused := 0, 0
-	for i := range 2000 {
-		target, err := h.pin(fmt.Sprint("pin-", i), false)
-		if err != nil {
-			if code := wire.CodeOf(err); code != wire.CodeWorkspaceUnresolvable {
-				t.Fatalf("an untyped refusal: %v", err)
-			}
-			refused++
-			continue
-		}
-		pinned++
-		if _, err := os.Lstat(filepath.Join(target, "secret")); err == nil {
-			t.Fatalf("round %d: the pin shows what a link points to", i)
-		}
-		must(t, Unpin(target))
-	}
-	close(stop)
-	racers.Wait()
-	if pinned == 0 || refused == 0 {
-		t.Errorf("the race did not happen: %d pinned, %d refused", pinned, refused)
-	}
-	t.Logf("%d pinned, %d refused", pinned, refused)
-}
-
 // A removed workspace is refused, and the folder of pins can be made and
 // released over and over.
 func TestRemovedAndIdempotent(t *testing.T) {
@@ -349,7 +257,7 @@ func TestRemovedAndIdempotent(t *testing.T) {
 	must(t, os.RemoveAll(h.root))
 	target := filepath.Join(h.pins, "one")
 	must(t, os.Mkdir(target, 0o700))
-	if err := d.Pin(target, false); wire.CodeOf(err) != wire.CodeWorkspaceUnresolvable {
+	if err := d.Pin(target, false); wire.CodeOf(err) != wire.CodePathMissing {
 		t.Errorf("a removed folder: %v", err)
 	}
 	must(t, PreparePinRoot(h.pins))

@@ -268,6 +268,9 @@ func (s *Server) list(id uint64, after wire.SessionID) wire.SessionList {
 }
 
 func (s *Server) create(m wire.Create) (wire.SessionInfo, error) {
+	if m.Path != "" {
+		return wire.SessionInfo{}, &wire.Error{Code: wire.CodePathUnregistered, Message: fmt.Sprintf("no workspace is registered for the path %q", m.Path), Advice: "name the workspace"}
+	}
 	if m.Workspace != Workspace {
 		return wire.SessionInfo{}, &wire.Error{Code: wire.CodeUnknownWorkspace, Message: fmt.Sprintf("there is no workspace %q", m.Workspace), Advice: "list the workspaces of the deployment"}
 	}
@@ -276,7 +279,7 @@ func (s *Server) create(m wire.Create) (wire.SessionInfo, error) {
 	id := wire.SessionID(fmt.Sprintf("%08x00007000800000000000%04x", s.count*0x01010101, s.count))
 	s.mu.Unlock()
 	info := wire.SessionInfo{
-		Session: id, Deployment: Deployment, Workspace: m.Workspace, Profile: Profile, State: wire.StateRunning,
+		Session: id, Deployment: Deployment, Workspace: m.Workspace, Folder: m.Folder, Profile: Profile, State: wire.StateRunning,
 		Epoch: wire.Epoch(strings.Repeat("e", 12) + fmt.Sprintf("%04x", s.count)), Socket: "s/" + string(id) + ".sock",
 		CreatedAt: uint64(time.Now().UnixMilli()), Container: string(id), SandboxPID: 1, SandboxStart: 1, BridgePID: 1, BridgeStart: 1,
 	}

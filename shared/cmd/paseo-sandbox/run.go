@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
@@ -17,6 +14,7 @@ import (
 type runOptions struct {
 	create     client.CreateOptions
 	extensions []string
+	mcpConfig  string
 	keep       bool
 	onExit     string
 	input      string
@@ -34,7 +32,7 @@ const (
 func (a *app) runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run --workspace NAME",
+		Use:   "run {--workspace NAME | --path PATH}",
 		Short: "Create a session and talk with its agent",
 		Long: `Create a session and join it with standard input and output: each line of
 standard input is one input of the agent, what the agent prints comes out
@@ -43,8 +41,15 @@ unchanged, and the end of standard input ends the agent's.
 An interrupt stops the agent: its input is closed, TERM follows after the
 grace, KILL after the grace again. A second interrupt leaves at once. When the
 agent has ended, its session is deleted, unless --keep is given. The exit
-status is the agent's: its exit code, or 128+n when signal n ended it.`,
+status is the agent's: its exit code, or 128+n when signal n ended it.
+
+The files of --extension and --mcp-config are read here and sent: the agent
+sees copies, read-only, below /attachments, by their own names; 16 files and
+48 KiB together at most. --mcp-config needs Pi's MCP adapter among the
+extensions; without it Pi ends with "Unknown option".`,
 		Example: `  echo '{"type":"get_state","id":"1"}' | paseo-sandbox run --workspace project
+  paseo-sandbox run --workspace project --folder services/api
+  paseo-sandbox run --path /workspace/project
   paseo-sandbox run --workspace project --model anthropic/claude-sonnet-4-5 --extension ./ask.ts`,
 		Args: arguments(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -55,12 +60,15 @@ status is the agent's: its exit code, or 128+n when signal n ended it.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.create.Workspace, "workspace", "", "`NAME` of the workspace (required)")
+	flags.StringVar(&o.create.Workspace, "workspace", "", "`NAME` of the workspace")
+	flags.StringVar(&o.create.Path, "path", "", "`PATH` of the workspace, or of a folder below it, as it is seen here; the operator registers such paths")
+	flags.StringVar(&o.create.Folder, "folder", "", "work in the `FOLDER` below the workspace alone, if the operator allows it")
 	flags.StringVar(&o.create.Profile, "profile", "", "`NAME` of the launch profile; the deployment has a default")
 	flags.StringVar(&o.create.AgentSession, "session-id", "", "the agent's own session `ID`, to create or to resume")
 	flags.StringVar(&o.create.Model, "model", "", "`PROVIDER/MODEL`")
 	flags.StringVar(&o.create.Thinking, "thinking", "", "thinking `LEVEL`")
 	flags.StringArrayVar(&o.extensions, "extension", nil, "`FILE` of an extension for the agent; may be repeated")
+	flags.StringVar(&o.mcpConfig, "mcp-config", "", "`FILE` with the configuration of Pi's MCP adapter")
 	flags.BoolVar(&o.keep, "keep", false, "keep the session when the agent has ended")
 	flags.StringVar(&o.onExit, "on-exit", onExitTerminate, "what an interrupt does to the agent: terminate, or release to leave it running")
 	inputFlag(cmd, &o.input)
@@ -80,8 +88,8 @@ func checkInput(cmd *cobra.Command, value string) error {
 }
 
 func (o *runOptions) check(cmd *cobra.Command) error {
-	if o.create.Workspace == "" {
-		return usage(cmd, "--workspace is missing")
+	if (o.create.Workspace == "") == (o.create.Path == "") {
+		return usage(cmd, "give --workspace or --path, and not both")
 	}
 	if o.onExit != onExitTerminate && o.onExit != onExitRelease {
 		return usage(cmd, fmt.Sprintf("--on-exit can't be %q", o.onExit))
@@ -92,36 +100,9 @@ func (o *runOptions) check(cmd *cobra.Command) error {
 	return checkGrace(cmd, o.grace)
 }
 
-// readExtensions makes attachments of the files, under their names.
-func readExtensions(paths []string) ([]wire.Attachment, error) {
-	var all []wire.Attachment
-	for _, path := range paths {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, unreadable(path, err)
-		}
-		// One byte more than is possible is enough to be refused.
-		data, err := io.ReadAll(io.LimitReader(f, wire.MaxAttachmentBytes+1))
-		f.Close()
-		if err != nil {
-			return nil, unreadable(path, err)
-		}
-		all = append(all, wire.Attachment{Kind: wire.AttachmentExtension, Name: filepath.Base(path), Data: data})
-	}
-	return all, nil
-}
-
-func unreadable(path string, cause error) error {
-	return &wire.Error{
-		Code:    codeUnreadableFile,
-		Message: fmt.Sprintf("the extension %s can't be read: %v", path, errors.Unwrap(cause)),
-		Advice:  "check the path",
-	}
-}
-
 func (a *app) run(ctx context.Context, o runOptions) error {
 	var err error
-	if o.create.Attachments, err = readExtensions(o.extensions); err != nil {
+	if o.create.Attachments, err = readAttachments(o.extensions, o.mcpConfig); err != nil {
 		return err
 	}
 	ints, stop := catchInterrupts(ctx)

@@ -1,0 +1,4 @@
+package seccomp
+
+// Native is the architecture that the program was built for.
+var Native = AMD64
