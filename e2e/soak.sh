@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the long forms: 100,000 rounds of each race for a workspace (as root),
-# then for half of the time the kill storm of the bridge and the whole story in
-# turn, for the other half every fuzz target. Prints counts as it goes and ends
-# with one line of totals; exits non-zero at the first fault.
+# those of the bridge that take a number of rounds, then for half of the time the
+# kill storm of the bridge and the whole story in turn, for the other half every
+# fuzz target. Prints counts as it goes and ends with one line of totals; exits
+# non-zero at the first fault.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 duration=${1:?usage: soak.sh DURATION, for example 30m}
@@ -17,6 +18,9 @@ if [ "$(id -u)" = 0 ]; then
   PASEO_SANDBOX_RACES=100000 go test -count=1 -timeout 2h -run Racer -v ./broker/internal/workspace | grep pinned
 fi
 start=$SECONDS
+PASEO_SANDBOX_MUTANTS=1 PASEO_SANDBOX_FIREHOSE=1m PASEO_SANDBOX_CYCLES=10000 PASEO_SANDBOX_MODEL_CHECKS=50 \
+  go test -race -count=1 -timeout 1h -run 'Mutants|Firehose|AttachAndDetach|Model|DiskFull' ./bridge/internal/app > /dev/null
+echo "$((SECONDS - start))s: mutants of the bridge, its model, readers and full disks, no fault"
 storms=0 stories=0
 while ((SECONDS - start < half)); do
   go test -race -count=1 -run 'Crash|Kill' ./bridge/internal/app > /dev/null

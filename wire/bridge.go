@@ -38,6 +38,10 @@ type Attach struct {
 	Takeover bool `cbor:"takeover,omitempty"`
 	// Client names the daemon's run in logs and in inspect, at most 128 bytes.
 	Client string `cbor:"client,omitempty"`
+	// LeaseMillis is how long the writer may be silent before it loses its
+	// seat, MinLeaseMillis to MaxLeaseMillis. Each whole message that it sends
+	// renews the lease, Ping among them. 0 leaves it to Configure.LeaseMillis.
+	LeaseMillis uint64 `cbor:"leaseMillis,omitempty"`
 }
 
 // Attached answers Attach.
@@ -48,11 +52,15 @@ type Attached struct {
 	Epoch   Epoch     `cbor:"epoch"`
 	// Lease proves the writer's right; empty for an observer.
 	Lease string `cbor:"lease,omitempty"`
+	// LeaseMillis is how long the writer may be silent; 0 means as long as its
+	// connection lives.
+	LeaseMillis uint64 `cbor:"leaseMillis,omitempty"`
 	// Generation counts the writers of the session, from 1.
 	Generation uint64 `cbor:"generation"`
 	// NextSequence is the sequence that the next new record will get.
 	NextSequence uint64 `cbor:"nextSequence"`
-	// LostBefore is the oldest sequence still held: older ones are freed.
+	// LostBefore is the oldest sequence still held: older ones are freed. It
+	// is above Acked+1 when records were dropped (OverflowDropOldest).
 	LostBefore uint64 `cbor:"lostBefore"`
 	// Acked is the sequence up to which a writer has acknowledged.
 	Acked uint64 `cbor:"acked"`
@@ -161,18 +169,22 @@ type Inspect struct {
 
 // Status is the bridge's view of its session.
 type Status struct {
-	Type         string    `cbor:"type"`
-	ID           uint64    `cbor:"id"`
-	Session      SessionID `cbor:"session"`
-	Epoch        Epoch     `cbor:"epoch"`
-	BridgePID    uint64    `cbor:"bridgePid"`
-	Generation   uint64    `cbor:"generation"`
-	Writer       string    `cbor:"writer,omitempty"`
-	HasWriter    bool      `cbor:"hasWriter,omitempty"`
-	Observers    uint64    `cbor:"observers"`
-	NextSequence uint64    `cbor:"nextSequence"`
-	LostBefore   uint64    `cbor:"lostBefore"`
-	Acked        uint64    `cbor:"acked"`
+	Type       string    `cbor:"type"`
+	ID         uint64    `cbor:"id"`
+	Session    SessionID `cbor:"session"`
+	Epoch      Epoch     `cbor:"epoch"`
+	BridgePID  uint64    `cbor:"bridgePid"`
+	Generation uint64    `cbor:"generation"`
+	Writer     string    `cbor:"writer,omitempty"`
+	HasWriter  bool      `cbor:"hasWriter,omitempty"`
+	// LeaseMillis is the writer's lease, LeaseRemainingMillis what is left of
+	// it; both are 0 without one.
+	LeaseMillis          uint64 `cbor:"leaseMillis,omitempty"`
+	LeaseRemainingMillis uint64 `cbor:"leaseRemainingMillis,omitempty"`
+	Observers            uint64 `cbor:"observers"`
+	NextSequence         uint64 `cbor:"nextSequence"`
+	LostBefore           uint64 `cbor:"lostBefore"`
+	Acked                uint64 `cbor:"acked"`
 	// Output and input positions, in bytes since the session began.
 	StdoutBytes    uint64 `cbor:"stdoutBytes"`
 	StderrBytes    uint64 `cbor:"stderrBytes"`
@@ -181,13 +193,34 @@ type Status struct {
 	// SpoolBytes is what the output holds now; SpoolLimit what it may hold.
 	SpoolBytes uint64 `cbor:"spoolBytes"`
 	SpoolLimit uint64 `cbor:"spoolLimit"`
-	// OutputStalled says that the agent's output is not being read, because
-	// the spool is at its limit or its disk is full.
+	// Overflow is what happens at SpoolLimit.
+	Overflow Overflow `cbor:"overflow,omitempty"`
+	// DroppedRecords and DroppedBytes went before a writer acknowledged them.
+	DroppedRecords uint64 `cbor:"droppedRecords,omitempty"`
+	DroppedBytes   uint64 `cbor:"droppedBytes,omitempty"`
+	// OutputStalled says that the agent's output is not being read, and
+	// StallReason why.
 	OutputStalled bool             `cbor:"outputStalled,omitempty"`
+	StallReason   StallReason      `cbor:"stallReason,omitempty"`
 	Pending       []PendingRequest `cbor:"pending,omitempty"`
 	InputClosed   bool             `cbor:"inputClosed,omitempty"`
 	Exit          *Exit            `cbor:"exit,omitempty"`
 }
+
+// StallReason says why output is not read.
+type StallReason string
+
+// Reasons of a stall. The first ends with an ack, the second with an answer,
+// the others by themselves once the file system takes writes again.
+const (
+	StallSpoolLimit StallReason = "spool_limit"
+	StallRequests   StallReason = "requests_pending"
+	// StallStorage: the file system is full, or the quota is used up.
+	StallStorage StallReason = "storage_full"
+	// StallFailure: the file system fails in another way; the bridge's log
+	// has the error.
+	StallFailure StallReason = "storage_failed"
+)
 
 // Ping asks for a Pong, and shows that the client lives.
 type Ping struct {
@@ -201,11 +234,13 @@ type Pong struct {
 	ID   uint64 `cbor:"id"`
 }
 
-// Fenced tells a writer that a newer one took its place. Nothing that it sends
-// from then on has an effect; the answers are CodeStaleWriter.
+// Fenced tells a writer that it lost its seat: a newer one took its place, or
+// its lease expired. Nothing that it sends from then on has an effect; the
+// answers are CodeStaleWriter.
 type Fenced struct {
 	Type string `cbor:"type"`
-	// Generation is that of the new writer.
+	// Generation is that of the new writer, or the fenced writer's own when
+	// its lease expired.
 	Generation uint64 `cbor:"generation"`
 }
 

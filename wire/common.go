@@ -108,6 +108,9 @@ const (
 	ReasonExited      Reason = "exited"
 	ReasonTerminated  Reason = "terminated"
 	ReasonOutOfMemory Reason = "out_of_memory"
+	// ReasonTooManyProcesses: the sandbox needed more threads of the host than
+	// its limit.
+	ReasonTooManyProcesses Reason = "too_many_processes"
 	// ReasonUnknown: the sandbox is gone and its status was not observed.
 	ReasonUnknown Reason = "unknown"
 )

@@ -65,6 +65,10 @@ func (c *Conn) LimitWrites(peerMax uint64) {
 	c.limit = int(min(uint64(c.limit), peerMax))
 }
 
+// Buffered returns how many bytes have come that no message was made of yet:
+// when it is not 0, the next message has begun.
+func (c *Conn) Buffered() int { return c.r.Buffered() }
+
 // WriteLimit returns the size of the largest frame that may be sent, in bytes.
 func (c *Conn) WriteLimit() int { return c.limit }
 

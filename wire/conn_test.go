@@ -126,3 +126,22 @@ func TestFatal(t *testing.T) {
 		}
 	}
 }
+
+// What was read with a message, and belongs to the next one, is told.
+func TestConnBuffered(t *testing.T) {
+	var stream counter
+	c := NewConn(&stream, MaxBrokerFrame)
+	if err := c.WriteMessage(Describe{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	stream.Write([]byte{0, 0})
+	if n := c.Buffered(); n != 0 {
+		t.Errorf("%d bytes before anything was read", n)
+	}
+	if _, err := c.ReadMessage(BrokerRequests); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.Buffered(); n != 2 {
+		t.Errorf("%d bytes of the next message, want 2", n)
+	}
+}

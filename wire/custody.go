@@ -74,7 +74,27 @@ type Configure struct {
 	MaxInput uint64 `cbor:"maxInput"`
 	// SpoolLimit is how much output may wait for an ack, in bytes.
 	SpoolLimit uint64 `cbor:"spoolLimit"`
+	// Overflow says what happens at SpoolLimit; empty means
+	// OverflowBackpressure.
+	Overflow Overflow `cbor:"overflow,omitempty"`
+	// LeaseMillis is the lease of a writer that names none, MinLeaseMillis to
+	// MaxLeaseMillis; 0 means as long as its connection lives.
+	LeaseMillis uint64 `cbor:"leaseMillis,omitempty"`
 }
+
+// Overflow says what happens when output that waits for an ack is at its
+// limit.
+type Overflow string
+
+// Overflow policies.
+const (
+	// OverflowBackpressure: the agent's output is not read until there is
+	// room; nothing is lost.
+	OverflowBackpressure Overflow = "backpressure"
+	// OverflowDropOldest: the oldest whole records are dropped, and readers
+	// that miss them are told CodeReplayGap.
+	OverflowDropOldest Overflow = "drop-oldest"
+)
 
 // Ready says that the bridge has recovered its files and accepts clients.
 type Ready struct {

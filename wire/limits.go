@@ -55,6 +55,10 @@ const (
 	MaxPath = 1024
 	// MaxPathElement is the longest element of one, in bytes (NAME_MAX).
 	MaxPathElement = 255
+	// MinLeaseMillis and MaxLeaseMillis bound a writer's lease, in
+	// milliseconds.
+	MinLeaseMillis = 1000
+	MaxLeaseMillis = 3_600_000
 	// MaxGraceMillis is the longest grace of a termination, in milliseconds.
 	MaxGraceMillis = 60_000
 	// MaxSessionPage is the largest number of sessions in one SessionList; a

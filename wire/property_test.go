@@ -86,6 +86,12 @@ func (g generator) fill(v reflect.Value, key string) {
 	case Framing:
 		v.SetString(string(sampled(g, []Framing{FramingLines, FramingPi})))
 		return
+	case Overflow:
+		v.SetString(string(sampled(g, []Overflow{"", OverflowBackpressure, OverflowDropOldest})))
+		return
+	case StallReason:
+		v.SetString(string(sampled(g, stallReasons)))
+		return
 	case AttachmentKind:
 		v.SetString(string(AttachmentExtension)) // a session has one of the other kind at most
 		return
@@ -111,15 +117,6 @@ func (g generator) fill(v reflect.Value, key string) {
 		return
 	}
 	g.fillKind(v, key)
-}
-
-func (g generator) exit() Exit {
-	accepted := integer(g, 0, MaxInteger)
-	e := Exit{Code: int64(integer(g, 0, 255)), Reason: sampled(g, reasons), InputAccepted: accepted, InputDelivered: integer(g, 0, accepted)}
-	if g.oneIn(2) {
-		e.Code, e.Signal = int64(integer(g, 129, 255)), sampled(g, []string{"KILL", "SEGV", "RTMIN+3"})
-	}
-	return e
 }
 
 func (g generator) fillKind(v reflect.Value, key string) {
@@ -179,7 +176,9 @@ func (g generator) mend(v reflect.Value) {
 		if m.Cursor = nil; m.From == FromCursor {
 			m.Cursor = &Cursor{Epoch: sampleEpoch, Sequence: integer(g, 0, MaxInteger)}
 		}
-		m.Takeover = m.Takeover && m.Mode == ModeWriter
+		if m.Mode != ModeWriter {
+			m.Takeover, m.LeaseMillis = false, 0
+		}
 	case *ErrorMessage:
 		if m.Code != CodeReplayGap {
 			m.LostBefore = 0
@@ -235,6 +234,8 @@ func (g generator) uint(key string) uint64 {
 	switch key {
 	case "graceMillis":
 		return integer(g, 0, MaxGraceMillis)
+	case "leaseMillis", "leaseRemainingMillis":
+		return sampled(g, []uint64{0, MinLeaseMillis, MaxLeaseMillis})
 	case "uid", "gid", "peerUids":
 		return integer(g, 0, MaxUID)
 	case "maxFrame":

@@ -95,7 +95,7 @@ func samples() []sample {
 	})
 
 	add("bridge-request", Attach{ID: 1, Mode: ModeObserver, From: FromLive}, Attach{
-		ID: 2, Mode: ModeWriter, From: FromCursor, Cursor: &Cursor{Epoch: sampleEpoch, Sequence: 9}, Takeover: true, Client: "daemon-2",
+		ID: 2, Mode: ModeWriter, From: FromCursor, Cursor: &Cursor{Epoch: sampleEpoch, Sequence: 9}, Takeover: true, Client: "daemon-2", LeaseMillis: MinLeaseMillis,
 	})
 	add("bridge-request", Ack{ID: 3, Cursor: Cursor{Epoch: sampleEpoch}}, Ack{ID: 3, Lease: sampleLease, Cursor: Cursor{Epoch: sampleEpoch, Sequence: MaxInteger}})
 	add("bridge-request", Input{ID: 4, InputID: "a", Data: []byte("\n")}, Input{
@@ -110,7 +110,7 @@ func samples() []sample {
 
 	pending := []PendingRequest{{RequestID: "r1", Sequence: 1}, {RequestID: strings.Repeat("x", MaxRequestID), Sequence: MaxInteger}}
 	add("bridge-reply", Attached{ID: 1, Session: sampleSession, Epoch: sampleEpoch, NextSequence: 1}, Attached{
-		ID: 2, Session: sampleSession, Epoch: sampleEpoch, Lease: sampleLease, Generation: 3, NextSequence: 77, LostBefore: 12, Acked: 11,
+		ID: 2, Session: sampleSession, Epoch: sampleEpoch, Lease: sampleLease, LeaseMillis: MaxLeaseMillis, Generation: 3, NextSequence: 77, LostBefore: 12, Acked: 11,
 		Pending: pending, InputClosed: true, Exit: &sampleExit,
 	})
 	add("bridge-reply", Acked{ID: 3}, Acked{ID: 3, Sequence: MaxInteger})
@@ -118,7 +118,9 @@ func samples() []sample {
 	add("bridge-reply", Status{ID: 5, Session: sampleSession, Epoch: sampleEpoch, NextSequence: 1}, Status{
 		ID: 6, Session: sampleSession, Epoch: sampleEpoch, BridgePID: 4322, Generation: 3, Writer: "daemon-2", HasWriter: true, Observers: 2,
 		NextSequence: 77, LostBefore: 12, Acked: 11, StdoutBytes: 1 << 40, StderrBytes: 255, InputAccepted: 65536, InputDelivered: 65535,
-		SpoolBytes: 1 << 32, SpoolLimit: 1<<32 - 1, OutputStalled: true, Pending: pending, InputClosed: true, Exit: &sampleKilled,
+		SpoolBytes: 1 << 32, SpoolLimit: 1<<32 - 1, OutputStalled: true, StallReason: StallStorage, Pending: pending,
+		LeaseMillis: 30_000, LeaseRemainingMillis: 29_999, Overflow: OverflowDropOldest, DroppedRecords: 3, DroppedBytes: 1 << 33,
+		InputClosed: true, Exit: &sampleKilled,
 	})
 	add("bridge-reply", Pong{ID: 7}, nil)
 	add("bridge-reply", Fenced{Generation: 2}, nil)
@@ -143,6 +145,7 @@ func samples() []sample {
 		Configure{
 			Session: sampleSession, Epoch: sampleEpoch, Framing: FramingPi, Descriptors: descriptorNames,
 			PeerUIDs: []uint64{0, 1000}, MaxRecord: 64 << 20, MaxInput: 64 << 20, SpoolLimit: 1 << 30,
+			Overflow: OverflowBackpressure, LeaseMillis: 60_000,
 		})
 	add("to-bridge", BridgeExitReason{ID: 1, Reason: ReasonUnknown}, nil)
 
@@ -151,4 +154,14 @@ func samples() []sample {
 	add("from-bridge", BridgeInputClosed{ID: 2}, nil)
 	add("from-bridge", BridgeExit{ID: 3, Status: []byte{}, Exit: sampleExit}, BridgeExit{ID: 3, Status: []byte("{\"id\":\"x\",\"exitStatus\":137}\n"), Exit: sampleKilled})
 	return all
+}
+
+// exit draws an exit whose fields agree with each other.
+func (g generator) exit() Exit {
+	accepted := integer(g, 0, MaxInteger)
+	e := Exit{Code: int64(integer(g, 0, 255)), Reason: sampled(g, reasons), InputAccepted: accepted, InputDelivered: integer(g, 0, accepted)}
+	if g.oneIn(2) {
+		e.Code, e.Signal = int64(integer(g, 129, 255)), sampled(g, []string{"KILL", "SEGV", "RTMIN+3"})
+	}
+	return e
 }

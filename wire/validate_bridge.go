@@ -1,5 +1,7 @@
 package wire
 
+import "slices"
+
 // Validate implements Message.
 func (m Attach) Validate() error {
 	err := first(
@@ -9,6 +11,8 @@ func (m Attach) Validate() error {
 		check((m.Cursor != nil) == (m.From == FromCursor), CodeInvalidMessage, "a cursor is given exactly when from is %q", FromCursor),
 		check(!m.Takeover || m.Mode == ModeWriter, CodeInvalidMessage, "only a writer can take over"),
 		checkText(CodeInvalidMessage, "client", m.Client, 0, MaxClient),
+		check(m.LeaseMillis == 0 || m.Mode == ModeWriter, CodeInvalidMessage, "only a writer has a lease"),
+		checkLeaseMillis(m.LeaseMillis),
 	)
 	if err == nil && m.Cursor != nil {
 		err = checkCursor(*m.Cursor)
@@ -23,10 +27,23 @@ func (m Attached) Validate() error {
 		checkSession(m.Session),
 		checkEpoch(m.Epoch, CodeInvalidMessage),
 		checkLease(m.Lease),
+		checkLeaseMillis(m.LeaseMillis),
 		checkPending(m.Pending),
 		checkExit(m.Exit),
 	)
 }
+
+// checkLeaseMillis passes 0, which means none or the default.
+func checkLeaseMillis(millis uint64) error {
+	return check(millis == 0 || millis >= MinLeaseMillis && millis <= MaxLeaseMillis, CodeInvalidMessage,
+		"a lease of %d ms is not between %d and %d", millis, MinLeaseMillis, MaxLeaseMillis)
+}
+
+func checkOverflow(o Overflow) error {
+	return check(o == "" || o == OverflowBackpressure || o == OverflowDropOldest, CodeInvalidMessage, "there is no overflow policy %.40q", o)
+}
+
+var stallReasons = []StallReason{"", StallSpoolLimit, StallRequests, StallStorage, StallFailure}
 
 func checkPending(pending []PendingRequest) error {
 	return first(
@@ -90,6 +107,10 @@ func (m Status) Validate() error {
 		checkSession(m.Session),
 		checkEpoch(m.Epoch, CodeInvalidMessage),
 		checkText(CodeInvalidMessage, "writer", m.Writer, 0, MaxClient),
+		checkLeaseMillis(m.LeaseMillis),
+		check(m.LeaseRemainingMillis <= MaxLeaseMillis, CodeInvalidMessage, "more of a lease is left than any has"),
+		checkOverflow(m.Overflow),
+		check(slices.Contains(stallReasons, m.StallReason), CodeInvalidMessage, "there is no stall reason %.40q", m.StallReason),
 		checkPending(m.Pending),
 		checkExit(m.Exit),
 	)

@@ -41,7 +41,7 @@ func (e Exit) Validate() error {
 	)
 }
 
-var reasons = []Reason{ReasonExited, ReasonTerminated, ReasonOutOfMemory, ReasonUnknown}
+var reasons = []Reason{ReasonExited, ReasonTerminated, ReasonOutOfMemory, ReasonTooManyProcesses, ReasonUnknown}
 
 func checkExit(e *Exit) error {
 	if e == nil {

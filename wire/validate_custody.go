@@ -20,6 +20,8 @@ func (m Configure) Validate() error {
 		}),
 		checkUnique(CodeInvalidMessage, "descriptors", m.Descriptors),
 		checkUIDs("peerUids", m.PeerUIDs),
+		checkOverflow(m.Overflow),
+		checkLeaseMillis(m.LeaseMillis),
 		check(m.MaxRecord > 0 && m.MaxInput > 0 && m.SpoolLimit > 0, CodeInvalidMessage, "the limits of a session are not zero"),
 	)
 }

@@ -12,12 +12,12 @@ import (
 )
 
 // Leftovers lists what sessions of this system still hold: processes, mounts
-// (the kernel's namespace files among them), sockets, cgroups, and files of
-// spool, state, bundles, records and runsc. With a running broker its own
+// (the kernel's namespace files among them), loop devices, sockets, cgroups, and
+// files of spool, state, bundles, records and runsc. With a running broker its own
 // process and sockets are not counted.
 func (s *System) Leftovers() ([]string, error) {
 	var left []string
-	for _, find := range []func() ([]string, error){s.processes, s.mounts, s.sockets, s.cgroups, s.files} {
+	for _, find := range []func() ([]string, error){s.processes, s.mounts, s.devices, s.sockets, s.cgroups, s.files} {
 		found, err := find()
 		if err != nil {
 			return nil, err
@@ -110,6 +110,23 @@ func mountsBelow(dir string) ([]string, error) {
 	return found, nil
 }
 
+// devices finds the loop devices that hold a file below the prefix, also one
+// that was removed.
+func (s *System) devices() ([]string, error) {
+	all, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for _, path := range all {
+		// A device that lets go meanwhile has nothing to read.
+		if b, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(b), s.Prefix+"/") {
+			left = append(left, "loop device "+filepath.Base(filepath.Dir(filepath.Dir(path))))
+		}
+	}
+	return left, nil
+}
+
 func (s *System) sockets() ([]string, error) {
 	running := s.BrokerPID() != 0
 	var left []string
@@ -122,15 +139,19 @@ func (s *System) sockets() ([]string, error) {
 	return left, err
 }
 
-// cgroups finds the group that this system's broker makes for its sessions, and
-// what is in it, in every hierarchy.
-func (s *System) cgroups() ([]string, error) {
+// CgroupParent is the group that this system's broker makes for its sessions,
+// below each hierarchy, or below what systemd has delegated.
+func (s *System) CgroupParent() string {
 	sum := sha256.Sum256([]byte(filepath.Join(s.Prefix, "run")))
-	parent := fmt.Sprintf("paseo-sandbox-%x", sum[:4])
+	return fmt.Sprintf("paseo-sandbox-%x", sum[:4])
+}
+
+// cgroups finds the sessions' groups, and their parent, in every hierarchy.
+func (s *System) cgroups() ([]string, error) {
 	var left []string
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
 		for _, below := range []string{"", "/*/"} {
-			found, err := filepath.Glob(pattern + parent + below)
+			found, err := filepath.Glob(pattern + s.CgroupParent() + below)
 			if err != nil {
 				return nil, err
 			}

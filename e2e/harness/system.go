@@ -16,6 +16,7 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact/cache"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
+	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
 	"golang.org/x/sys/unix"
 )
 
@@ -140,7 +141,7 @@ func (s *System) BrokerSocket() string {
 }
 
 // AdminSocket is the socket of broker-admin.
-func (s *System) AdminSocket() string { return filepath.Join(s.Prefix, "run", "admin.sock") }
+func (s *System) AdminSocket() string { return filepath.Join(s.Prefix, "run", "admin", "broker.sock") }
 
 // Program returns the path of a built program.
 func (s *System) Program(name string) string { return filepath.Join(s.options.Bin, name) }
@@ -179,9 +180,8 @@ func (s *System) awaitBroker(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
-		c, err := net.Dial("unix", s.BrokerSocket())
-		if err == nil {
-			return c.Close()
+		if s.listens() {
+			return nil
 		}
 		select {
 		case <-s.exited:
@@ -191,6 +191,19 @@ func (s *System) awaitBroker(ctx context.Context) error {
 		case <-time.After(pollInterval):
 		}
 	}
+}
+
+// listens reports whether the broker that was started answers: a child of one
+// that was killed may hold the listening socket for a moment longer. The peer
+// of a connection is whoever called listen(2).
+func (s *System) listens() bool {
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.BrokerSocket(), Net: "unix"})
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	peer, err := peercred.Of(c)
+	return err == nil && peer.PID() == uint32(s.broker.Process.Pid)
 }
 
 // LogTail returns the last 16 KiB of the broker's log.

@@ -192,6 +192,19 @@ func (b *Broker) Delete(ctx context.Context, session wire.SessionID) error {
 	return err
 }
 
+// Reload makes the broker read its configuration again; admin socket only.
+// Sessions go on. After an error the configuration before is still in force:
+// CodeInvalidConfig says where it is wrong, CodeRestartRequired what can't
+// change while the broker runs.
+func (b *Broker) Reload(ctx context.Context) error {
+	ctx, cancel := bound(ctx, brokerTimeout)
+	defer cancel()
+	_, err := call[wire.Done](ctx, b.link, "reloading the configuration", func(id uint64) wire.Message {
+		return wire.Reload{ID: id}
+	})
+	return err
+}
+
 // Describe returns what a deployment offers. The name of the deployment is
 // empty on a deployment's own socket and required on the admin socket.
 func (b *Broker) Describe(ctx context.Context, deployment string) (wire.Deployment, error) {

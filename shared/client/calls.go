@@ -20,7 +20,16 @@ type AttachOptions struct {
 	Takeover bool
 	// Client names this program in logs, at most wire.MaxClient bytes.
 	Client string
+	// Lease is how long this program may be silent, as a writer, before it
+	// loses its seat: DefaultLease when it is 0, or 1 s to 1 h, in
+	// milliseconds. The connection itself sends a sign of life three times in
+	// a lease, so only a program that is stopped, or a host that hangs, is
+	// silent.
+	Lease time.Duration
 }
+
+// DefaultLease is the lease of a writer that names none.
+const DefaultLease = 30 * time.Second
 
 // Attach joins the session, once on a connection; when it is refused, it may
 // be called again. It returns when the pending requests have come too. When
@@ -34,7 +43,7 @@ func (s *Session) Attach(ctx context.Context, o AttachOptions) (*wire.Attached, 
 		cursor := *o.Cursor
 		o.Cursor = &cursor
 	}
-	request := wire.Attach{ID: 1, Mode: o.Mode, From: o.From, Cursor: o.Cursor, Takeover: o.Takeover, Client: o.Client}
+	request := wire.Attach{ID: 1, Mode: o.Mode, From: o.From, Cursor: o.Cursor, Takeover: o.Takeover, Client: o.Client, LeaseMillis: o.leaseMillis()}
 	if err := request.Validate(); err != nil {
 		return nil, err
 	}
@@ -63,6 +72,7 @@ func (s *Session) Attach(ctx context.Context, o AttachOptions) (*wire.Attached, 
 		s.link.fail(err)
 		return nil, err
 	}
+	s.keepAlive(time.Duration(m.LeaseMillis) * time.Millisecond)
 	return &m, nil
 }
 

@@ -8,7 +8,8 @@
 // agent input and returns what the agent prints. Neither needs the other once
 // the session exists, and a session outlives all connections.
 //
-// Each connection owns one goroutine, which Close ends and waits for. Calls
+// Each connection owns one goroutine, and one more while it is a writer's,
+// which Close ends and waits for. Calls
 // may be made from several goroutines. Each takes a context; one without a
 // deadline gets a default of this package, so that nothing waits for ever. A
 // call whose context ends may have had its effect. Only reading records waits
@@ -53,6 +54,11 @@
 // were seen but not stored come again with the same sequence; Session.Follow
 // drops and counts them. The one that was replaced finds Session.Fenced closed
 // and ErrFenced from Next.
+//
+// A writer has a lease (AttachOptions.Lease), which the connection renews by
+// itself. A program that is stopped for longer loses its seat without anyone
+// taking over, and finds ErrLeaseExpired when it goes on. A program that only
+// hangs inside keeps it: taking over is for that.
 //
 // # Errors
 //

@@ -27,6 +27,10 @@ const (
 	CodeCancelled wire.Code = "cancelled"
 	// CodeConcurrentRead: two goroutines read records at the same time.
 	CodeConcurrentRead wire.Code = "concurrent_read"
+	// CodeLeaseExpired: this program was silent for longer than its lease, as
+	// one that was stopped, and has lost the writer's seat. Nobody may have
+	// taken it.
+	CodeLeaseExpired wire.Code = "lease_expired"
 	// CodeInvalidCursorFile: a cursor file does not hold a cursor.
 	CodeInvalidCursorFile wire.Code = "invalid_cursor_file"
 )
@@ -37,6 +41,14 @@ var ErrFenced = &wire.Error{
 	Code:    wire.CodeStaleWriter,
 	Message: "a newer writer took over this session",
 	Advice:  "stop; attach with takeover only if this program is the one that should write",
+}
+
+// ErrLeaseExpired is what a writer's Session.Next returns once its lease has
+// run out.
+var ErrLeaseExpired = &wire.Error{
+	Code:    CodeLeaseExpired,
+	Message: "this program was silent for too long and is no longer the session's writer",
+	Advice:  "attach again at the last durable cursor, without takeover; another program may be the writer now",
 }
 
 var errClosed = &wire.Error{

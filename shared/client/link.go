@@ -31,6 +31,8 @@ type link struct {
 	// done is closed when err is set; finished when the reader has ended.
 	done     chan struct{}
 	finished chan struct{}
+	// owned are goroutines that end with the connection.
+	owned sync.WaitGroup
 }
 
 // bound gives a context without a deadline one.
@@ -80,7 +82,17 @@ func (l *link) failure() error {
 func (l *link) close() error {
 	l.fail(errClosed)
 	<-l.finished
+	l.owned.Wait()
 	return nil
+}
+
+// spawn runs a goroutine that ends with the connection, unless that has ended.
+func (l *link) spawn(run func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.owned.Go(run)
+	}
 }
 
 // begin registers a call. The channel gets its answer, once.

@@ -11,8 +11,10 @@ import (
 // duplicate. Its data is the caller's.
 //
 // It returns io.EOF after the exit record; ErrFenced after the records that
-// came before a newer writer took over; CodeReplayGap, with LostBefore, for an
-// observer that was too slow; CodeConnectionLost when the connection ended
+// came before a newer writer took over, and ErrLeaseExpired likewise;
+// CodeReplayGap, with LostBefore, for a reader that was too slow: an observer
+// that the writer's acks overtook, or anyone in a session that drops the
+// oldest records at its limit; CodeConnectionLost when the connection ended
 // before the exit record, in which case attaching at the last durable cursor
 // goes on without loss; and CodeTimeout or CodeCancelled when ctx ends, after
 // which it can be called again.

@@ -51,6 +51,8 @@ type Session struct {
 	stream stream
 	held   *wire.Attached
 	heldID uint64
+	// generation is that of the attachment.
+	generation uint64
 
 	mu        sync.Mutex
 	options   *AttachOptions
@@ -107,7 +109,8 @@ func (s *Session) Close() error {
 	return s.link.close()
 }
 
-// Fenced returns a channel that is closed when a newer writer took over.
+// Fenced returns a channel that is closed when this writer has lost its seat:
+// a newer one took over, or the lease expired. Next tells which.
 func (s *Session) Fenced() <-chan struct{} { return s.fenced }
 
 // read is the connection's reader. Close ends it.
@@ -149,7 +152,7 @@ func (s *Session) handle(b *batch) error {
 			return m.Err()
 		}
 	case wire.Fenced:
-		return s.handleFenced()
+		return s.handleFenced(m.Generation)
 	case wire.Attached:
 		return s.handleAttached(id, &m)
 	}
@@ -171,14 +174,18 @@ func (s *Session) handleRecords(b *batch, m wire.Records) error {
 	return s.release()
 }
 
-func (s *Session) handleFenced() error {
+func (s *Session) handleFenced(generation uint64) error {
 	select {
 	case <-s.fenced:
 		return violation(s.link.target.peer, "it fences twice")
 	default:
 	}
 	close(s.fenced)
-	s.inbox.finish(ErrFenced)
+	if generation == s.generation {
+		s.inbox.finish(ErrLeaseExpired)
+	} else {
+		s.inbox.finish(ErrFenced)
+	}
 	return nil
 }
 
@@ -194,7 +201,7 @@ func (s *Session) handleAttached(id uint64, m *wire.Attached) error {
 	if err := s.stream.begin(options, m); err != nil {
 		return err
 	}
-	s.held, s.heldID = m, id
+	s.held, s.heldID, s.generation = m, id, m.Generation
 	if s.stream.exited {
 		s.inbox.finish(io.EOF)
 	}

@@ -23,7 +23,9 @@ const (
 )
 
 // Of returns the peer of a connected socket: its effective ids when it called
-// connect(2), or socketpair(2). Call it once, right after accept. It returns
+// connect(2), listen(2) or socketpair(2). They stay those of that moment,
+// whoever the socket is handed to since: having been given a connection is
+// having been given its rights. Call it once, right after accept. It returns
 // the zero Peer, without an error, when the kernel names no user of ours.
 func Of(c *net.UnixConn) (Peer, error) {
 	raw, err := c.SyscallConn()
@@ -40,10 +42,14 @@ func Of(c *net.UnixConn) (Peer, error) {
 	if credErr != nil {
 		return Peer{}, fmt.Errorf("peer credentials: %w", credErr)
 	}
+	return from(cred), nil
+}
+
+func from(cred *unix.Ucred) Peer {
 	if cred.Uid == invalidUID || cred.Uid == overflowUID {
-		return Peer{}, nil
+		return Peer{}
 	}
-	return Peer{known: true, uid: cred.Uid, gid: cred.Gid, pid: uint32(cred.Pid)}, nil
+	return Peer{known: true, uid: cred.Uid, gid: cred.Gid, pid: uint32(cred.Pid)}
 }
 
 // Is reports whether the peer is the user with this uid.

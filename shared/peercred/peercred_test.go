@@ -79,6 +79,16 @@ func TestZeroPeerIsNobody(t *testing.T) {
 	}
 }
 
+// R11: what the kernel says of nobody is nobody; root is told apart from it.
+func TestOddUsers(t *testing.T) {
+	for uid, known := range map[uint32]bool{0: true, 1: true, 65533: true, 65534: false, 65535: true, 1<<31 - 1: true, 1 << 31: true, 1<<32 - 2: true, 1<<32 - 1: false} {
+		p := from(&unix.Ucred{Pid: 7, Uid: uid, Gid: 8})
+		if p.Known() != known || p.Is(uid) != known || p.Is(0) != (uid == 0) || known && (p.UID() != uid || p.GID() != 8 || p.PID() != 7) || !known && p != (Peer{}) {
+			t.Errorf("uid %d: %+v", uid, p)
+		}
+	}
+}
+
 func TestOwnProcess(t *testing.T) {
 	l := listen(t)
 	c, err := net.DialUnix("unix", nil, l.Addr().(*net.UnixAddr))

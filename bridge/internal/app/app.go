@@ -65,6 +65,7 @@ func open(c wire.Configure, fds []int, link *brokerlink.Link, log hclog.Logger) 
 	s, err := session.Open(session.Config{
 		Session: c.Session, Epoch: c.Epoch, Framing: c.Framing,
 		MaxRecord: c.MaxRecord, MaxInput: c.MaxInput, SpoolLimit: c.SpoolLimit,
+		Overflow: c.Overflow, LeaseMillis: c.LeaseMillis,
 		Set: set, Broker: link, Log: log,
 	})
 	if err != nil {

@@ -25,7 +25,7 @@ type killed struct {
 	pidfd int
 }
 
-func launch(t *testing.T, r *rig.Rig) *killed {
+func launch(t testing.TB, r *rig.Rig) *killed {
 	t.Helper()
 	local, remote, err := fdpass.Pair()
 	if err != nil {
@@ -50,7 +50,7 @@ func launch(t *testing.T, r *rig.Rig) *killed {
 
 // kill ends the bridge and returns when the kernel says that it is dead: only
 // then may another splice the same descriptions.
-func (k *killed) kill(t *testing.T) {
+func (k *killed) kill(t testing.TB) {
 	t.Helper()
 	if err := unix.PidfdSendSignal(k.pidfd, unix.SIGKILL, nil, 0); err != nil {
 		t.Fatal(err)
@@ -69,6 +69,12 @@ func (k *killed) kill(t *testing.T) {
 	unix.Close(k.pidfd)
 	_ = k.cmd.Wait()
 	k.Close()
+}
+
+// replace kills the bridge and starts the next.
+func (k *killed) replace(t testing.TB, r *rig.Rig) *killed {
+	k.kill(t)
+	return launch(t, r)
 }
 
 // lines is an endless reproducible stream: lines of all lengths, with every
@@ -145,6 +151,7 @@ type daemon struct {
 	cursor   uint64
 	streams  map[wire.Stream]*verifier
 	exit     bool
+	ledger   *ledger
 	inputs   lines
 	unsent   [][]byte // inputs not known to be accepted
 	accepted int
@@ -262,6 +269,9 @@ func (d *daemon) record(rec rig.Record) error {
 		return fmt.Errorf("record %d came after %d", rec.Sequence, d.cursor)
 	}
 	d.cursor = rec.Sequence
+	if err := d.ledger.note(rec); err != nil {
+		return err
+	}
 	if rec.Stream == wire.StreamExit {
 		d.exit = true
 		return nil
@@ -289,17 +299,24 @@ func consume(f *os.File, seed byte) (n int, err error) {
 	}
 }
 
+// lifetime is mostly too short to get anywhere, and sometimes long enough for
+// output, input and acks to be in full flow.
+func lifetime(rng *rand.Rand) time.Duration {
+	if rng.IntN(4) == 0 {
+		return time.Duration(rng.IntN(400_000)) * time.Microsecond
+	}
+	return time.Duration(rng.IntN(60_000)) * time.Microsecond
+}
+
 // R48: a bridge that is killed at any instant loses, duplicates and reorders
 // no byte in either direction. R41, R43: sequences have no gap, and an input
 // that is sent again arrives once.
 func TestKilledBridgeLosesNothing(t *testing.T) {
-	rounds := 60
-	if testing.Short() {
-		rounds = 10
-	}
+	rounds := stormRounds(t, 60)
 	r := rig.New(t, rig.Options{SpoolLimit: 32 << 20, MaxRecord: 1 << 20, MaxInput: 1 << 20})
 	stop := make(chan struct{})
-	d := &daemon{r: r, stop: stop, inputs: newLines(3), streams: map[wire.Stream]*verifier{
+	seen := &ledger{records: make(map[uint64]uint64)}
+	d := &daemon{r: r, stop: stop, ledger: seen, inputs: newLines(3), streams: map[wire.Stream]*verifier{
 		wire.StreamStdout: {lines: newLines(1)}, wire.StreamStderr: {lines: newLines(2)},
 	}}
 	var wg sync.WaitGroup
@@ -318,6 +335,7 @@ func TestKilledBridgeLosesNothing(t *testing.T) {
 	spawn("stdout", func() error { return produce(r.AgentStdout, 1, stop) })
 	spawn("stderr", func() error { return produce(r.AgentStderr, 2, stop) })
 	spawn("input", func() (err error) { consumed, err = consume(r.AgentStdin, 3); return err })
+	spawn("observer", func() error { return observe(r, seen, finished, failed) })
 	spawn("daemon", func() error { defer close(finished); return d.run() })
 
 	b := launch(t, r)
@@ -328,15 +346,14 @@ func TestKilledBridgeLosesNothing(t *testing.T) {
 			b.WaitReady()
 		}
 		select {
-		case <-time.After(time.Duration(rng.IntN(60_000)) * time.Microsecond):
+		case <-time.After(lifetime(rng)):
 		case <-failed:
 			t.Errorf("failed in round %d", round)
 		}
-		b.kill(t)
 		if t.Failed() {
 			break
 		}
-		b = launch(t, r)
+		b = b.replace(t, r)
 	}
 	close(stop)
 	r.Exit(0)
@@ -347,8 +364,8 @@ func TestKilledBridgeLosesNothing(t *testing.T) {
 		case <-time.After(rig.Timeout):
 			t.Error("the daemon does not get to the exit record")
 		}
-		b.kill(t)
 	}
+	b.kill(t)
 	// Whoever still waits sees the end of its pipe, or of its connection.
 	r.Drop()
 	wg.Wait()

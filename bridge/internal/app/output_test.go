@@ -15,7 +15,7 @@ import (
 )
 
 // eventually polls until the condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(rig.Timeout)
 	for !holds() {

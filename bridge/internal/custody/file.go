@@ -74,8 +74,13 @@ func (f *File) Size() (int64, error) {
 	return st.Size, nil
 }
 
-// Truncate sets the file's size.
+// Truncate sets the file's size. A file of that size is left alone: truncating
+// it would give back what was allocated ahead, which others take when the disk
+// is full.
 func (f *File) Truncate(size int64) error {
+	if now, err := f.Size(); err != nil || now == size {
+		return err
+	}
 	return f.wrap("truncate", retry(func() error { return unix.Ftruncate(f.fd, size) }))
 }
 

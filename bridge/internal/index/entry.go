@@ -35,6 +35,9 @@ func (e Ends) Of(s wire.Stream) uint64 {
 	}
 }
 
+// Total returns the bytes of both streams up to the ends.
+func (e Ends) Total() uint64 { return e.Stdout + e.Stderr }
+
 // plus returns the ends after a record of the given length.
 func (e Ends) plus(s wire.Stream, n uint32) Ends {
 	switch s {

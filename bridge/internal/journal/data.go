@@ -35,7 +35,9 @@ func OpenData(file *custody.File, end uint64) (*Data, error) {
 	if err := file.Truncate(int64(end)); err != nil {
 		return nil, err
 	}
-	return &Data{file: file, end: int64(end), reserved: int64(end)}, nil
+	d := &Data{file: file, end: int64(end), reserved: int64(end)}
+	d.reserve()
+	return d, nil
 }
 
 // End returns the committed end.

@@ -214,9 +214,18 @@ func isExact(b []byte, number uint64, e Entry) bool {
 	return encode(again[:], number, e) == nil && string(again[:]) == string(b)
 }
 
-// Floor is what the writer has acknowledged: everything up to the sequence,
-// which ends at these places of the streams.
-type Floor = index.Floor
+// Floor says what may be freed: everything up to the sequence, which ends at
+// these places of the streams, because a writer has acknowledged it or because
+// it was dropped.
+type Floor struct {
+	index.Floor
+	// Acked is the sequence up to which a writer has acknowledged. It is
+	// below Sequence when what follows was dropped.
+	Acked uint64
+	// DroppedRecords and DroppedBytes went unacknowledged, since the session
+	// began.
+	DroppedRecords, DroppedBytes uint64
+}
 
 // The floor is kept in two slots of the header page, written in turn, so that
 // acks do not make the log grow. A slot is
@@ -225,13 +234,17 @@ type Floor = index.Floor
 //	 8  8  sequence
 //	16  8  end in standard output
 //	24  8  end in standard error
-//	32  4  CRC-32C of bytes 0 to 31
+//	32  8  acknowledged sequence
+//	40  8  dropped records
+//	48  8  dropped bytes
+//	56  4  CRC-32C of bytes 0 to 55
 //
 // The slots are 512 bytes apart and never share a sector.
 const (
 	floorAt   = 1024
 	floorStep = 512
-	floorSize = 36
+	floorSize = 60
+	floorSum  = floorSize - 4
 )
 
 func encodeFloor(b []byte, count uint64, f Floor) {
@@ -239,20 +252,24 @@ func encodeFloor(b []byte, count uint64, f Floor) {
 	le.PutUint64(b[8:], f.Sequence)
 	le.PutUint64(b[16:], f.Ends.Stdout)
 	le.PutUint64(b[24:], f.Ends.Stderr)
-	le.PutUint32(b[32:], crc32.Checksum(b[:32], castagnoli))
+	le.PutUint64(b[32:], f.Acked)
+	le.PutUint64(b[40:], f.DroppedRecords)
+	le.PutUint64(b[48:], f.DroppedBytes)
+	le.PutUint32(b[floorSum:], crc32.Checksum(b[:floorSum], castagnoli))
 }
 
 func decodeFloor(b []byte) (count uint64, f Floor, ok bool) {
-	if le.Uint32(b[32:]) != crc32.Checksum(b[:32], castagnoli) {
+	if le.Uint32(b[floorSum:]) != crc32.Checksum(b[:floorSum], castagnoli) {
 		return 0, Floor{}, false
 	}
-	f = Floor{Sequence: le.Uint64(b[8:]), Ends: index.Ends{Stdout: le.Uint64(b[16:]), Stderr: le.Uint64(b[24:])}}
+	f.Sequence, f.Ends = le.Uint64(b[8:]), index.Ends{Stdout: le.Uint64(b[16:]), Stderr: le.Uint64(b[24:])}
+	f.Acked, f.DroppedRecords, f.DroppedBytes = le.Uint64(b[32:]), le.Uint64(b[40:]), le.Uint64(b[48:])
 	return le.Uint64(b), f, true
 }
 
 const (
 	magic   = "PSBCTRL\x00"
-	version = 1
+	version = 2
 )
 
 // header is magic, version, entry size, epoch; its checksum is at 60.

@@ -151,7 +151,10 @@ func TestFloor(t *testing.T) {
 	var last Floor
 	for n := range uint64(5) {
 		before := read(t, dir)
-		next := Floor{Sequence: 10 + n, Ends: index.Ends{Stdout: 100 + n<<40, Stderr: 1 << n}}
+		next := Floor{
+			Floor: index.Floor{Sequence: 10 + n, Ends: index.Ends{Stdout: 100 + n<<40, Stderr: 1 << n}},
+			Acked: 9 + n, DroppedRecords: n, DroppedBytes: n << 50,
+		}
 		if err := l.SetFloor(next); err != nil {
 			t.Fatal(err)
 		}

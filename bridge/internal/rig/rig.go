@@ -29,6 +29,11 @@ type Options struct {
 	MaxInput   uint64
 	SpoolLimit uint64
 	PeerUIDs   []uint64
+	// Overflow and LeaseMillis are those of wire.Configure.
+	Overflow    wire.Overflow
+	LeaseMillis uint64
+	// Dir holds the session's files and socket; empty means a temporary folder.
+	Dir string
 	// LogTo gets the bridge's log; nil drops it.
 	LogTo io.Writer
 }
@@ -79,8 +84,11 @@ func New(t testing.TB, o Options) *Rig {
 	if o.PeerUIDs == nil {
 		o.PeerUIDs = []uint64{uint64(os.Getuid())}
 	}
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
 	r := &Rig{
-		T: t, Options: o, Dir: t.TempDir(), Session: "0198c0de00007000800000000000beef", Epoch: "0011223344556677",
+		T: t, Options: o, Dir: o.Dir, Session: "0198c0de00007000800000000000beef", Epoch: "0011223344556677",
 		spares: make(map[wire.DescriptorName]int), Reason: wire.ReasonExited,
 		Signals: make(chan string, 64), Exits: make(chan wire.BridgeExit, 64),
 	}
@@ -217,6 +225,7 @@ func (r *Rig) Configure() wire.Configure {
 	c := wire.Configure{
 		Session: r.Session, Epoch: r.Epoch, Framing: r.Options.Framing, PeerUIDs: r.Options.PeerUIDs,
 		MaxRecord: r.Options.MaxRecord, MaxInput: r.Options.MaxInput, SpoolLimit: r.Options.SpoolLimit,
+		Overflow: r.Options.Overflow, LeaseMillis: r.Options.LeaseMillis,
 	}
 	for _, name := range order {
 		if _, ok := r.spares[name]; ok {

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/session"
+	"git.jb.codes/jb/paseo-sandbox/shared/impatient"
+	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -21,6 +23,8 @@ const maxWaiting = 16
 type conn struct {
 	server *Server
 	nc     *net.UnixConn
+	peer   peercred.Peer
+	in     *impatient.Reader
 	wire   *wire.Conn
 	queue  *queue
 	gone   chan struct{} // closed when the writer has ended
@@ -29,12 +33,15 @@ type conn struct {
 
 	// Of the reader alone:
 	client *session.Client
-	staged *staged
+
+	// staged is the reader's too, except that Fence empties it.
+	staged staged
 }
 
-func newConn(s *Server, nc *net.UnixConn) *conn {
+func newConn(s *Server, nc *net.UnixConn, peer peercred.Peer) *conn {
+	in := &impatient.Reader{UnixConn: nc, Idle: helloTimeout, Message: s.message}
 	return &conn{
-		server: s, nc: nc, wire: wire.NewConn(nc, wire.MaxBridgeFrame), queue: newQueue(),
+		server: s, nc: nc, peer: peer, in: in, wire: wire.NewConn(in, wire.MaxBridgeFrame), queue: newQueue(),
 		gone: make(chan struct{}), slots: make(chan struct{}, maxWaiting),
 	}
 }
@@ -64,7 +71,10 @@ func (c *conn) run() {
 func (c *conn) Wake() { signal(c.queue.wake) }
 
 // Fence implements session.Peer.
-func (c *conn) Fence(generation uint64) { c.send(wire.Fenced{Generation: generation}) }
+func (c *conn) Fence(generation uint64) {
+	c.staged.drop()
+	c.send(wire.Fenced{Generation: generation})
+}
 
 func (c *conn) send(m wire.Message) { c.queue.push(item{message: m}) }
 
@@ -93,13 +103,18 @@ func asError(err error) *wire.Error {
 // read handles requests until the connection can't go on.
 func (c *conn) read(hello chan<- int) {
 	limit, err := c.greet()
+	c.in.Idle = 0
 	hello <- limit
 	if err != nil {
 		c.end(0, err)
 		return
 	}
 	for c.waitForSpace() {
+		c.in.Next(c.wire.Buffered() > 0)
 		m, id, err := c.wire.ReadRequest(wire.BridgeRequests)
+		if c.client != nil && !wire.Fatal(err) {
+			c.client.Heard()
+		}
 		switch {
 		case err == nil:
 			if err := c.handle(m); err != nil {
@@ -118,6 +133,9 @@ func (c *conn) read(hello chan<- int) {
 // end says goodbye after a failed read: a violation of the protocol is told,
 // the end of the connection has nobody to tell.
 func (c *conn) end(id uint64, err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = &wire.Error{Code: wire.CodeTimeout, Message: "the connection said nothing, or stopped in the middle of a message", Advice: "connect again, and send whole messages", Err: err}
+	}
 	var e *wire.Error
 	if errors.As(err, &e) {
 		c.server.log.Warn("protocol_error", "code", string(e.Code), "error", e.Error())
@@ -139,9 +157,6 @@ func (c *conn) waitForSpace() bool {
 // greet exchanges hellos and returns the largest frame that the client takes.
 func (c *conn) greet() (limit int, err error) {
 	limit = wire.MinPeerFrame
-	if err := c.nc.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
-		return limit, err
-	}
 	m, _, err := c.wire.ReadRequest(wire.BridgeRequests)
 	if err != nil {
 		return limit, err
@@ -170,5 +185,5 @@ func (c *conn) greet() (limit int, err error) {
 	}
 	limit = int(min(hello.MaxFrame, wire.MaxBridgeFrame))
 	c.send(wire.Hello{Protocol: wire.ProtocolBridge, Versions: []uint64{wire.Version}, MaxFrame: wire.MaxBridgeFrame})
-	return limit, c.nc.SetReadDeadline(time.Time{})
+	return limit, nil
 }

@@ -25,7 +25,7 @@ func (c *conn) handle(m wire.Message) error {
 		}
 	case wire.Release:
 		if c.attached(m.ID) {
-			c.answer(m.ID, wire.Done{ID: m.ID}, c.server.session.Release(c.client, m.Lease))
+			c.release(m)
 		}
 	case wire.Terminate:
 		if c.attached(m.ID) {
@@ -108,6 +108,14 @@ func (c *conn) attach(m wire.Attach) {
 	c.queue.push(item{message: attached, attach: &attachment{client: client, next: next, pending: attached.Pending}})
 }
 
+func (c *conn) release(m wire.Release) {
+	err := c.server.session.Release(c.client, m.Lease)
+	if err == nil {
+		c.staged.drop()
+	}
+	c.answer(m.ID, wire.Done{ID: m.ID}, err)
+}
+
 // later answers a request that waits for others, while the connection goes on.
 func (c *conn) later(id uint64, do func() error) {
 	select {
@@ -140,61 +148,4 @@ func (c *conn) closeInput(m wire.CloseInput) {
 			return nil
 		}
 	})
-}
-
-// staged is an input whose fragments are coming in. Its bytes are dropped with
-// the first reason to refuse it; the last fragment is answered.
-type staged struct {
-	id   string
-	size uint64
-	data []byte
-	err  error
-}
-
-// input collects fragments and hands over the whole. A fragment out of order
-// ends the connection.
-func (c *conn) input(m wire.Input) error {
-	st := c.staged
-	if st == nil {
-		st = &staged{id: m.InputID}
-		c.staged = st
-	}
-	if m.InputID != st.id || m.Offset != st.size {
-		return &wire.Error{
-			Code:    wire.CodeInvalidMessage,
-			Message: fmt.Sprintf("a fragment at offset %d of input %.128q came where offset %d of %.128q was due", m.Offset, m.InputID, st.size, st.id),
-			Advice:  "send the fragments of one input in order, with no other input in between",
-		}
-	}
-	st.size += uint64(len(m.Data))
-	if st.err == nil {
-		st.err = c.mayStage(m.Lease, st.size)
-	}
-	if st.err != nil {
-		st.data = nil
-	} else if m.Offset == 0 {
-		st.data = m.Data
-	} else {
-		st.data = append(st.data, m.Data...)
-	}
-	if m.More {
-		return nil
-	}
-	c.staged = nil
-	duplicate, err := false, st.err
-	if err == nil {
-		duplicate, err = c.server.session.Input(c.client, m.Lease, st.id, st.data)
-	}
-	c.answer(m.ID, wire.Accepted{ID: m.ID, InputID: st.id, Duplicate: duplicate}, err)
-	return nil
-}
-
-func (c *conn) mayStage(lease string, size uint64) error {
-	if c.client == nil {
-		return notAttached()
-	}
-	if err := c.server.session.MayWrite(c.client, lease); err != nil {
-		return err
-	}
-	return c.server.session.CheckInputSize(int(size))
 }

@@ -15,8 +15,14 @@ import (
 )
 
 const (
-	// MaxConnections is how many clients may be connected at once.
+	// MaxConnections is how many clients may be connected at once. The users
+	// have equal shares, so that none can lock out another, of at least
+	// minShare.
 	MaxConnections = 64
+	minShare       = 4
+	// messageTimeout is how long a message may take from its first byte to its
+	// last.
+	messageTimeout = 30 * time.Second
 	// helloTimeout is how long a connection may be silent before its hello.
 	helloTimeout = 10 * time.Second
 	// stallTimeout closes a connection whose client reads nothing at all for
@@ -35,6 +41,7 @@ type Server struct {
 	uids     []uint64
 	log      hclog.Logger
 	stall    time.Duration
+	message  time.Duration
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
@@ -46,7 +53,7 @@ type Server struct {
 // New makes a server for clients of the given users. It takes ownership of the
 // listener.
 func New(s *session.Session, l *net.UnixListener, uids []uint64, log hclog.Logger) *Server {
-	return &Server{session: s, listener: l, uids: uids, log: log, stall: stallTimeout, conns: make(map[*conn]struct{}), stop: make(chan struct{})}
+	return &Server{session: s, listener: l, uids: uids, log: log, stall: stallTimeout, message: messageTimeout, conns: make(map[*conn]struct{}), stop: make(chan struct{})}
 }
 
 // Run accepts clients until Close.
@@ -100,7 +107,7 @@ func (s *Server) admit(nc *net.UnixConn) {
 		})
 		return
 	}
-	c := newConn(s, nc)
+	c := newConn(s, nc, peer)
 	if err := s.register(c); err != nil {
 		s.refuse(nc, err)
 		return
@@ -111,10 +118,16 @@ func (s *Server) admit(nc *net.UnixConn) {
 func (s *Server) register(c *conn) *wire.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(s.conns) >= MaxConnections {
+	n := 0
+	for other := range s.conns {
+		if other.peer.UID() == c.peer.UID() {
+			n++
+		}
+	}
+	if s.closed || n >= max(MaxConnections/len(s.uids), minShare) {
 		return &wire.Error{
 			Code:    wire.CodeTooManyConnections,
-			Message: fmt.Sprintf("the session has %d connections", len(s.conns)),
+			Message: fmt.Sprintf("this user has %d connections to the session", n),
 			Advice:  "close connections that are not needed",
 		}
 	}

@@ -146,13 +146,29 @@ func (w *writer) records() (sent bool, err error) {
 		w.c.fatal(0, w.c.server.session.Gap())
 		return true, nil
 	}
-	if err != nil || frame == nil {
-		return false, err
+	if err != nil {
+		w.reader = nil
+		w.c.server.log.Error("replay_failed", "error", err.Error())
+		w.c.fatal(0, unreadable(err))
+		return true, nil
+	}
+	if frame == nil {
+		return false, nil
 	}
 	if last > 0 {
 		w.client.Sent(last)
 	}
 	return true, w.write(frame)
+}
+
+// unreadable tells a client why its records end.
+func unreadable(cause error) *wire.Error {
+	return &wire.Error{
+		Code:    wire.CodeInternal,
+		Message: "the session's records can't be read any more",
+		Advice:  "the operator looks at the bridge's log and keeps the session's spool; the agent goes on",
+		Err:     cause,
+	}
 }
 
 // write sends everything; it fails when the client reads nothing for the

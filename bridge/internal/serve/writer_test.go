@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,7 +41,7 @@ func TestSlowAndStoppedClient(t *testing.T) {
 	if err := a.SetWriteBuffer(16 << 10); err != nil {
 		t.Fatal(err)
 	}
-	w := newWriter(newConn(&Server{stall: stall}, a))
+	w := newWriter(newConn(&Server{stall: stall, message: stall}, a, peercred.Peer{}))
 	const size = 1 << 20
 	read := make(chan int, 1)
 	go func() {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/clock"
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/journal"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -16,7 +17,8 @@ import (
 type Peer interface {
 	// Wake says that there may be new records.
 	Wake()
-	// Fence tells the writer that a newer one took its place.
+	// Fence tells the writer that it lost its seat; the generation is its own
+	// when its lease expired. What it has begun to send is to be forgotten.
 	Fence(generation uint64)
 }
 
@@ -24,6 +26,8 @@ type Peer interface {
 type Client struct {
 	peer Peer
 	name string
+	// lease is that of the writer; it is not changed after Attach.
+	lease lease
 	// sent is the highest sequence that the client may acknowledge.
 	sent atomic.Uint64
 }
@@ -45,10 +49,11 @@ func (s *Session) Attach(peer Peer, m wire.Attach) (c *Client, answer wire.Attac
 	c = &Client{peer: peer, name: m.Client}
 	c.sent.Store(mayAck)
 	if m.Mode == wire.ModeWriter {
+		c.lease.length = s.leaseOf(m)
 		if err := s.takeSeat(c, m.Takeover); err != nil {
 			return nil, wire.Attached{}, 0, err
 		}
-		answer.Lease = s.lease
+		answer.Lease, answer.LeaseMillis = s.proof, uint64(c.lease.length.Milliseconds())
 	}
 	s.clientsMu.Lock()
 	s.clients[c] = struct{}{}
@@ -57,7 +62,7 @@ func (s *Session) Attach(peer Peer, m wire.Attach) (c *Client, answer wire.Attac
 	answer.ID, answer.Session, answer.Epoch = m.ID, s.cfg.Session, s.cfg.Epoch
 	answer.Generation = s.generation
 	answer.NextSequence = s.index.Next()
-	answer.LostBefore, answer.Acked = s.floor.Sequence+1, s.floor.Sequence
+	answer.LostBefore, answer.Acked = s.floor.Sequence+1, s.floor.Acked
 	answer.Pending = s.requests.list(answer.NextSequence)
 	answer.InputClosed, answer.Exit = s.closed, s.visibleExit()
 	return c, answer, next, nil
@@ -93,14 +98,11 @@ func (s *Session) startOf(m wire.Attach) (next, mayAck uint64, err error) {
 // takeSeat makes c the writer. The entry of its generation is in the log
 // before anyone can see it, so that inputs are ordered against it.
 func (s *Session) takeSeat(c *Client, takeover bool) error {
+	s.expire()
 	if s.seat != nil && !takeover {
-		return &wire.Error{
-			Code:    wire.CodeWriterAlreadyAttached,
-			Message: fmt.Sprintf("the session has a living writer, %q of generation %d", s.seat.name, s.generation),
-			Advice:  "attach as an observer, or take over on purpose",
-		}
+		return s.taken()
 	}
-	lease := newLease()
+	proof := newProof()
 	if err := s.control.Append(journal.Generation{Number: s.generation + 1, Client: c.name}); err != nil {
 		return storageFull("the new writer", err)
 	}
@@ -108,11 +110,14 @@ func (s *Session) takeSeat(c *Client, takeover bool) error {
 	if s.seat != nil {
 		s.seat.peer.Fence(s.generation)
 	}
-	s.seat, s.lease = c, lease
+	c.lease.heard.Store(int64(clock.Now()))
+	s.seat, s.proof = c, proof
+	wake(s.leaseWake)
 	return nil
 }
 
-func newLease() string {
+// newProof makes what the writer shows with each request.
+func newProof() string {
 	var b [16]byte
 	// It never fails (crypto/rand).
 	_, _ = rand.Read(b[:])
@@ -122,7 +127,8 @@ func newLease() string {
 // mayWrite checks the right of a request. A lease is bound to the connection
 // that got it.
 func (s *Session) mayWrite(c *Client, lease string) error {
-	if s.seat == c && subtle.ConstantTimeCompare([]byte(lease), []byte(s.lease)) == 1 {
+	s.expire()
+	if s.seat == c && subtle.ConstantTimeCompare([]byte(lease), []byte(s.proof)) == 1 {
 		return nil
 	}
 	return &wire.Error{
@@ -148,7 +154,7 @@ func (s *Session) Release(c *Client, lease string) error {
 	if err := s.mayWrite(c, lease); err != nil {
 		return err
 	}
-	s.seat, s.lease = nil, ""
+	s.seat, s.proof = nil, ""
 	return nil
 }
 
@@ -156,7 +162,7 @@ func (s *Session) Release(c *Client, lease string) error {
 func (s *Session) Detach(c *Client) {
 	s.mu.Lock()
 	if s.seat == c {
-		s.seat, s.lease = nil, ""
+		s.seat, s.proof = nil, ""
 	}
 	s.mu.Unlock()
 	s.clientsMu.Lock()
@@ -164,13 +170,13 @@ func (s *Session) Detach(c *Client) {
 	s.clientsMu.Unlock()
 }
 
-// Gap returns the error for a reader that was overtaken by the writer's ack.
+// Gap returns the error for a reader that was overtaken by the floor.
 func (s *Session) Gap() *wire.Error { return replayGap(s.floorSequence.Load() + 1) }
 
 func replayGap(lostBefore uint64) *wire.Error {
 	return &wire.Error{
 		Code:       wire.CodeReplayGap,
-		Message:    fmt.Sprintf("records before %d were acknowledged by a writer and are gone", lostBefore),
+		Message:    fmt.Sprintf("records before %d are gone: a writer acknowledged them, or they were dropped at the spool's limit", lostBefore),
 		Advice:     "attach at the oldest record and treat the gap as lost",
 		LostBefore: lostBefore,
 	}

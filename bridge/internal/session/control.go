@@ -1,9 +1,11 @@
 package session
 
 import (
+	"cmp"
 	"os"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/clock"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -99,20 +101,28 @@ func (s *Session) Inspect(id uint64) wire.Status {
 	s.clientsMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.expire()
 	next := s.index.Next()
 	st := wire.Status{
 		ID: id, Session: s.cfg.Session, Epoch: s.cfg.Epoch, BridgePID: uint64(os.Getpid()),
 		Generation: s.generation, Observers: uint64(attached), NextSequence: next,
-		LostBefore: s.floor.Sequence + 1, Acked: s.floor.Sequence,
+		LostBefore: s.floor.Sequence + 1, Acked: s.floor.Acked,
 		StdoutBytes: uint64(s.stdout.Taken()), StderrBytes: uint64(s.stderr.Taken()),
 		InputAccepted: uint64(s.data.End()), InputDelivered: uint64(s.input.delivered.Load()),
 		SpoolBytes: uint64(max(0, s.held())), SpoolLimit: s.cfg.SpoolLimit,
-		OutputStalled: s.stdout.Stalled() || s.stderr.Stalled(),
-		Pending:       s.requests.list(next), InputClosed: s.closed, Exit: s.visibleExit(),
+		Overflow: s.cfg.Overflow, DroppedRecords: s.floor.DroppedRecords, DroppedBytes: s.floor.DroppedBytes,
+		Pending: s.requests.list(next), InputClosed: s.closed, Exit: s.visibleExit(),
+	}
+	if reason := cmp.Or(s.stdout.StallReason(), s.stderr.StallReason()); reason != nil {
+		st.OutputStalled, st.StallReason = true, stallReason(reason)
 	}
 	if s.seat != nil {
 		st.HasWriter, st.Writer = true, s.seat.name
 		st.Observers = uint64(max(0, attached-1))
+		if l := &s.seat.lease; l.length > 0 {
+			st.LeaseMillis = uint64(l.length.Milliseconds())
+			st.LeaseRemainingMillis = uint64(max(0, l.left(clock.Now())).Milliseconds())
+		}
 	}
 	return st
 }

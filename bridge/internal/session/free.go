@@ -11,12 +11,7 @@ import (
 // call for each.
 const freeStep = 256 << 10
 
-func (s *Session) wakeFree() {
-	select {
-	case s.freeWake <- struct{}{}:
-	default:
-	}
-}
+func (s *Session) wakeFree() { wake(s.freeWake) }
 
 // runFree gives disk back after the floor was raised, and then lets stalled
 // streams go on. It is apart from Ack so that an ack does not wait for it.

@@ -9,6 +9,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/journal"
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/spool"
 	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
 )
 
 // minRoom is the least that is taken from a pipe at a time, so that a writer
@@ -27,9 +28,29 @@ func (s *Session) held() int64 {
 	return s.stdout.Taken() + s.stderr.Taken() - s.floorBytes.Load() + s.pinnedBytes.Load()
 }
 
+// stallReason names a reason for status.
+func stallReason(err error) wire.StallReason {
+	switch {
+	case errors.Is(err, errSpoolFull), errors.Is(err, errIndexFull):
+		return wire.StallSpoolLimit
+	case errors.Is(err, errRequestsFull):
+		return wire.StallRequests
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return wire.StallStorage
+	default:
+		return wire.StallFailure
+	}
+}
+
 // Room implements spool.Sink.
 func (s *Session) Room() (int64, error) {
 	room := int64(s.cfg.SpoolLimit) - s.held()
+	if room < minRoom && s.drops() {
+		if err := s.dropOldest(0); err != nil {
+			return 0, err
+		}
+		room = int64(s.cfg.SpoolLimit) - s.held()
+	}
 	if room < minRoom {
 		return 0, errSpoolFull
 	}
@@ -46,10 +67,16 @@ func (s *Session) Room() (int64, error) {
 func (s *Session) Number(id wire.Stream, pieces []spool.Piece) (int, error) {
 	n := len(pieces)
 	var short error
-	used := s.index.Next() - 1 - s.floorSequence.Load()
 	// Entries cost disk too: an agent that prints empty lines must not take
 	// more for its index than for its output.
-	if room := int64(s.cfg.SpoolLimit/index.EntrySize) - int64(used); room < int64(n) {
+	room := s.indexRoom()
+	if room < int64(n) && s.drops() {
+		if err := s.dropOldest(s.cfg.SpoolLimit / index.EntrySize / dropPart); err != nil {
+			return 0, err
+		}
+		room = s.indexRoom()
+	}
+	if room < int64(n) {
 		n, short = int(max(0, room)), errIndexFull
 	}
 	if fit := s.fitRequests(pieces[:n]); fit < n {
@@ -65,6 +92,12 @@ func (s *Session) Number(id wire.Stream, pieces []spool.Piece) (int, error) {
 	}
 	s.wakeClients()
 	return n, short
+}
+
+// indexRoom returns how many records may be numbered now.
+func (s *Session) indexRoom() int64 {
+	used := s.index.Next() - 1 - s.floorSequence.Load()
+	return int64(s.cfg.SpoolLimit/index.EntrySize) - int64(used)
 }
 
 // fitRequests returns how many of the pieces can be numbered before one makes
@@ -148,25 +181,24 @@ func (s *Session) Ack(c *Client, lease string, cursor wire.Cursor) (uint64, erro
 			Advice:  "acknowledge only records that were received completely",
 		}
 	}
-	if cursor.Sequence <= s.floor.Sequence {
-		return s.floor.Sequence, nil
+	if cursor.Sequence <= s.floor.Acked {
+		return s.floor.Acked, nil
 	}
-	e, err := s.index.Entry(cursor.Sequence)
-	if err != nil {
-		return 0, damaged(err)
+	floor := s.floor
+	floor.Acked = cursor.Sequence
+	// What the writer has may have been dropped before it said so.
+	if cursor.Sequence > floor.Sequence {
+		e, err := s.index.Entry(cursor.Sequence)
+		if err != nil {
+			return 0, damaged(err)
+		}
+		floor.Sequence, floor.Ends = cursor.Sequence, e.Ends
 	}
-	floor := journal.Floor{Sequence: cursor.Sequence, Ends: e.Ends}
-	if err := s.control.SetFloor(floor); err != nil {
-		return 0, storageFull("the acknowledgement", err)
+	if err := s.raise(floor); err != nil {
+		return 0, err
 	}
-	s.floor = floor
-	s.pinnedBytes.Store(s.requests.bytesBelow(int64(floor.Ends.Stdout)))
-	// Readers check this after they have read; nothing is freed before it is
-	// raised.
-	s.floorSequence.Store(floor.Sequence)
-	s.floorBytes.Store(int64(floor.Ends.Stdout + floor.Ends.Stderr))
 	s.wakeFree()
-	return floor.Sequence, nil
+	return floor.Acked, nil
 }
 
 // PendingRecord returns a pending request's record, or nil when it has been

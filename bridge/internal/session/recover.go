@@ -30,7 +30,7 @@ func (s *Session) recover() error {
 	}
 	s.floorSequence.Store(s.floor.Sequence)
 	s.floorBytes.Store(int64(s.floor.Ends.Stdout + s.floor.Ends.Stderr))
-	if s.index, err = index.Open(s.cfg.Set.Index, s.cfg.Epoch, s.floor); err != nil {
+	if s.index, err = index.Open(s.cfg.Set.Index, s.cfg.Epoch, s.floor.Floor); err != nil {
 		return damaged(err)
 	}
 	if err := s.recoverInput(history.inputEnd); err != nil {

@@ -47,6 +47,10 @@ type Config struct {
 	MaxRecord  uint64
 	MaxInput   uint64
 	SpoolLimit uint64
+	// Overflow is what happens at SpoolLimit; empty means backpressure.
+	Overflow wire.Overflow
+	// LeaseMillis is the lease of a writer that names none; 0 is for ever.
+	LeaseMillis uint64
 	// Set holds the descriptors; the session owns all but the listener.
 	Set    *custody.Set
 	Broker Broker
@@ -70,11 +74,12 @@ type Session struct {
 	clientsMu sync.Mutex
 	clients   map[*Client]struct{}
 
-	recorded bool          // the exit record was there when the session was opened
-	stop     chan struct{} // closed by Close
-	ended    chan struct{} // closed when the exit record is visible
-	freeWake chan struct{}
-	owned    sync.WaitGroup // goroutines
+	recorded  bool          // the exit record was there when the session was opened
+	stop      chan struct{} // closed by Close
+	ended     chan struct{} // closed when the exit record is visible
+	freeWake  chan struct{}
+	leaseWake chan struct{}
+	owned     sync.WaitGroup // goroutines
 
 	input inputPump
 
@@ -84,7 +89,7 @@ type Session struct {
 	inputs     map[string]accepted
 	generation uint64
 	seat       *Client
-	lease      string
+	proof      string // what the writer shows with each request
 	requests   requests
 	floor      journal.Floor
 	freed      index.Ends // up to where the spools were punched
@@ -109,7 +114,7 @@ func Open(cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, log: cfg.Log, pageSize: int64(os.Getpagesize()),
 		clients: make(map[*Client]struct{}),
-		stop:    make(chan struct{}), ended: make(chan struct{}), freeWake: make(chan struct{}, 1),
+		stop:    make(chan struct{}), ended: make(chan struct{}), freeWake: make(chan struct{}, 1), leaseWake: make(chan struct{}, 1),
 		inputs: make(map[string]accepted), requests: newRequests(),
 	}
 	err := cfg.check()
@@ -137,7 +142,7 @@ func (c *Config) check() error {
 	case c.SpoolLimit < c.MaxRecord+slack:
 		return badConfig("spoolLimit is %d bytes; it must be maxRecord and %d bytes more", c.SpoolLimit, slack)
 	}
-	return nil
+	return c.checkLease()
 }
 
 func badConfig(format string, args ...any) *wire.Error {
@@ -159,7 +164,16 @@ func (s *Session) Start() {
 	}
 	s.own(s.runInput)
 	s.own(s.runFree)
+	s.own(s.runLease)
 	s.wakeFree()
+}
+
+// wake wakes the goroutine that waits on a channel of length one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 func (s *Session) own(run func()) {

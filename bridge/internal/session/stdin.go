@@ -39,12 +39,7 @@ func newInputPump(delivered int64) inputPump {
 	return p
 }
 
-func (p *inputPump) wakeUp() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
+func (p *inputPump) wakeUp() { wake(p.wake) }
 
 // runInput is the pump.
 func (s *Session) runInput() {

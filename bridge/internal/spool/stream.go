@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/clock"
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/custody"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -67,17 +68,18 @@ type Config struct {
 type Stream struct {
 	Config
 
-	taken   atomic.Int64 // bytes in the spool: the splice description's offset
-	stalled atomic.Bool
-	active  atomic.Int64 // time of the last transfer, Unix nanoseconds
-	resume  chan struct{}
-	stop    chan struct{}
-	done    chan struct{}
-	once    sync.Once
+	taken  atomic.Int64          // bytes in the spool: the splice description's offset
+	stall  atomic.Pointer[error] // why the stream is not read
+	active atomic.Int64          // time of the last transfer, Unix nanoseconds
+	resume chan struct{}
+	stop   chan struct{}
+	done   chan struct{}
+	once   sync.Once
 
 	// Of the pump alone:
 	numbered int64 // where the last numbered record ends
 	searched int64 // up to where there is no further delimiter
+	refused  bool  // the last splice failed
 	pieces   []Piece
 	buf      []byte
 	scratch  []byte // a record that began in an earlier chunk
@@ -102,7 +104,7 @@ func New(c Config, numbered uint64) (*Stream, error) {
 		pieces: make([]Piece, 0, maxPieces), buf: make([]byte, transfer),
 	}
 	s.taken.Store(taken)
-	s.active.Store(time.Now().UnixNano())
+	s.active.Store(int64(clock.Now()))
 	return s, nil
 }
 
@@ -111,7 +113,15 @@ func New(c Config, numbered uint64) (*Stream, error) {
 func (s *Stream) Taken() int64 { return s.taken.Load() }
 
 // Stalled reports whether the stream is not being read.
-func (s *Stream) Stalled() bool { return s.stalled.Load() }
+func (s *Stream) Stalled() bool { return s.stall.Load() != nil }
+
+// StallReason returns why the stream is not being read, or nil.
+func (s *Stream) StallReason() error {
+	if reason := s.stall.Load(); reason != nil {
+		return *reason
+	}
+	return nil
+}
 
 // Done is closed when the pump has ended: at the stream's end, or by Close.
 func (s *Stream) Done() <-chan struct{} { return s.done }
@@ -119,7 +129,7 @@ func (s *Stream) Done() <-chan struct{} { return s.done }
 // Quiet reports whether the pump has nothing to do and has had nothing for the
 // given time: its pipe is empty and everything taken was looked at.
 func (s *Stream) Quiet(d time.Duration) bool {
-	if s.stalled.Load() || time.Since(time.Unix(0, s.active.Load())) < d {
+	if s.Stalled() || clock.Now()-time.Duration(s.active.Load()) < d {
 		return false
 	}
 	n, err := s.Pipe.Buffered()
@@ -190,12 +200,18 @@ func (s *Stream) step() error {
 	if err != nil {
 		return err
 	}
+	// There is room, and the splice may have to wait for the agent. One that
+	// failed did not have to, and won't the next time.
+	if !s.refused {
+		s.setStall(nil)
+	}
 	n, err := s.Pipe.SpliceTo(s.Splice, int(min(room, transfer)))
+	s.refused = err != nil
 	if err != nil {
 		return err
 	}
 	s.taken.Add(int64(n))
-	s.active.Store(time.Now().UnixNano())
+	s.active.Store(int64(clock.Now()))
 	return nil
 }
 
@@ -213,7 +229,11 @@ func (s *Stream) pause(d time.Duration) bool {
 }
 
 func (s *Stream) setStall(reason error) {
-	if s.stalled.Swap(reason != nil) != (reason != nil) && s.OnStall != nil {
+	now := &reason
+	if reason == nil {
+		now = nil
+	}
+	if before := s.stall.Swap(now); (before == nil) != (now == nil) && s.OnStall != nil {
 		s.OnStall(reason)
 	}
 }

@@ -30,7 +30,7 @@ func (a *app) view(d *registry.Deployment) deploymentView {
 	}
 }
 
-const fromFiles = "This is what the files say; a running broker has read them when it started."
+const fromFiles = "This is what the files say; a running broker has read them when it started or was last told to reload."
 
 func (a *app) deploymentList() *cobra.Command {
 	return &cobra.Command{
@@ -93,10 +93,17 @@ func details(v deploymentView) [][]string {
 		if p.CPUs > 0 {
 			cpus = fmt.Sprint(p.CPUs)
 		}
-		rows = append(rows, []string{"profile " + name, fmt.Sprintf("%s; memory %s, cpus %s, pids %d, open files %d, /tmp %s, spool %s, record %s, input %s",
-			what, size(p.Memory), cpus, p.PIDs, p.OpenFiles, size(p.Tmp), size(p.Spool), size(p.MaxRecord), size(p.MaxInput))})
+		rows = append(rows, []string{"profile " + name, fmt.Sprintf("%s; memory %s, cpus %s, pids %d, open files %d, /tmp %s, home %s, spool %s, record %s, input %s",
+			what, size(p.Memory), cpus, p.PIDs, p.OpenFiles, size(p.Tmp), home(p.State), size(p.Spool), size(p.MaxRecord), size(p.MaxInput))})
 	}
 	return rows
+}
+
+func home(s registry.StateSize) string {
+	if s == registry.Unlimited {
+		return "unlimited"
+	}
+	return size(registry.Size(s))
 }
 
 func size(s registry.Size) string {

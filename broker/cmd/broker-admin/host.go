@@ -65,26 +65,6 @@ func lookNamespaces(context.Context, *patient) (string, error) {
 	return "mnt, net, pid, ipc, uts, user", nil
 }
 
-func lookCgroups(context.Context, *patient) (string, error) {
-	const root = "/sys/fs/cgroup/"
-	advice := "mount cgroups with the controllers cpu, memory and pids"
-	if b, err := os.ReadFile(root + "cgroup.controllers"); err == nil {
-		have := " " + strings.TrimSpace(string(b)) + " "
-		for _, c := range []string{"cpu", "memory", "pids"} {
-			if !strings.Contains(have, " "+c+" ") {
-				return "", lacking("cgroup v2 has no controller "+c, advice, nil)
-			}
-		}
-		return "v2 with cpu, memory, pids", nil
-	}
-	for _, c := range []string{"cpu", "memory", "pids"} {
-		if _, err := os.Stat(root + c + "/cgroup.procs"); err != nil {
-			return "", lacking("there is no cgroup controller "+c, advice, err)
-		}
-	}
-	return "v1 with cpu, memory, pids", nil
-}
-
 func lookPidfd(context.Context, *patient) (string, error) {
 	fd, err := unix.PidfdOpen(os.Getpid(), 0)
 	if err != nil {

@@ -17,16 +17,18 @@ func TestCommandLine(t *testing.T) {
 		exit   int
 		stderr string
 	}{
-		"unknown command":     {[]string{"docker"}, exitUsage, "usage: unknown command"},
-		"unknown flag":        {[]string{"sessions", "--colour"}, exitUsage, "usage: unknown flag"},
-		"argument too many":   {[]string{"sessions", "x"}, exitUsage, "usage: there is no argument"},
-		"argument too few":    {[]string{"delete"}, exitUsage, "usage: give one session"},
-		"relative prefix":     {[]string{"--prefix", "x", "sessions"}, exitFailed, "invalid_config: "},
-		"no broker":           {[]string{"--prefix", prefix, "sessions"}, exitFailed, "broker_unreachable: "},
-		"no broker, deleting": {[]string{"--prefix", prefix, "delete", "0"}, exitFailed, "broker_unreachable: "},
-		"no configuration":    {[]string{"--prefix", prefix, "deployment", "list"}, exitFailed, "invalid_config: "},
-		"help":                {[]string{"--help"}, 0, ""},
-		"completion":          {[]string{"completion", "bash"}, 0, ""},
+		"unknown command":      {[]string{"docker"}, exitUsage, "usage: unknown command"},
+		"unknown flag":         {[]string{"sessions", "--colour"}, exitUsage, "usage: unknown flag"},
+		"argument too many":    {[]string{"sessions", "x"}, exitUsage, "usage: there is no argument"},
+		"argument too few":     {[]string{"delete"}, exitUsage, "usage: give one session"},
+		"relative prefix":      {[]string{"--prefix", "x", "sessions"}, exitFailed, "invalid_config: "},
+		"no broker":            {[]string{"--prefix", prefix, "sessions"}, exitFailed, "broker_unreachable: "},
+		"no broker, deleting":  {[]string{"--prefix", prefix, "delete", "0"}, exitFailed, "broker_unreachable: "},
+		"no broker, reloading": {[]string{"--prefix", prefix, "reload"}, exitFailed, "broker_unreachable: "},
+		"reloading one":        {[]string{"reload", "home"}, exitUsage, "usage: there is no argument"},
+		"no configuration":     {[]string{"--prefix", prefix, "deployment", "list"}, exitFailed, "invalid_config: "},
+		"help":                 {[]string{"--help"}, 0, ""},
+		"completion":           {[]string{"completion", "bash"}, 0, ""},
 	} {
 		var stdout, stderr bytes.Buffer
 		got := run(c.args, &stdout, &stderr)
@@ -54,9 +56,9 @@ func TestDoctorOnNothing(t *testing.T) {
 		t.Fatalf("%v in %s", err, &stdout)
 	}
 	want := map[string]bool{
-		"root": true, "kernel": true, "path resolution": true, "mount cloning": true, "namespaces": true, "cgroups": true,
+		"root": true, "kernel": true, "path resolution": true, "mount cloning": true, "namespaces": true, "limits": true,
 		"process descriptors": true, "memory files": true, "leftovers": true,
-		"configuration": false, "folders": false, "audit": false, "spool": false, "disk": false, "runsc, bridge and rootfs": false, "broker": false,
+		"configuration": false, "folders": false, "audit": false, "spool": false, "disk": false, "disks of homes": false, "runsc, bridge and rootfs": false, "broker": false,
 	}
 	if report.OK || len(report.Checks) != len(want) {
 		t.Errorf("got %+v", report)

@@ -29,6 +29,7 @@ const (
 	exitConfig
 	exitArtifact
 	exitRunning
+	exitLimits
 )
 
 const usage = `Usage: paseo-sandbox-broker [--prefix DIR] [--listen] [--log-json]
@@ -36,7 +37,8 @@ const usage = `Usage: paseo-sandbox-broker [--prefix DIR] [--listen] [--log-json
 
 Starts agent sessions in sandboxes for the deployments that are registered in
 /etc/paseo-sandbox. Its sockets come from systemd, each named after its
-deployment (FileDescriptorName=), the operator's "admin".
+deployment (FileDescriptorName=), the operator's "admin". On SIGHUP it reads its
+configuration again, as broker-admin reload makes it.
 
   --prefix DIR    keep everything below DIR, in etc, run and var
   --listen        make the sockets, instead of getting them from systemd
@@ -47,12 +49,14 @@ deployment (FileDescriptorName=), the operator's "admin".
 
 Exit status: 0 success, 1 failure while running, 2 wrong usage, 3 not root,
 4 invalid configuration, 5 runsc, rootfs or bridge missing or not as pinned,
-6 another broker runs.
+6 another broker runs, 7 the host can't bound what sessions use.
 `
 
 type options struct {
 	prefix                     string
 	listen, checkOnly, logJSON bool
+	// reload gets what asks for the configuration to be read again.
+	reload <-chan os.Signal
 }
 
 func main() {
@@ -101,8 +105,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
-	// A terminal or a pipe that goes away must not end sessions.
-	signal.Ignore(unix.SIGHUP, unix.SIGPIPE)
+	// A pipe that goes away must not end sessions; nor does a terminal, whose
+	// end is a reload.
+	signal.Ignore(unix.SIGPIPE)
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, unix.SIGHUP)
+	defer signal.Stop(reload)
+	o.reload = reload
 	if err := serve(ctx, o, stdout, stderr); err != nil {
 		report(stderr, err, o.logJSON)
 		return status(err)
@@ -143,6 +152,8 @@ func status(err error) int {
 		return exitConfig
 	case code == wire.CodeBrokerRunning:
 		return exitRunning
+	case code == wire.CodeDiskUnavailable || code == wire.CodeLimitsUnavailable:
+		return exitLimits
 	}
 	return exitRuntime
 }

@@ -47,6 +47,8 @@ func TestErrors(t *testing.T) {
 		{errors.New("any"), exitRuntime},
 		{&wire.Error{Code: wire.CodeRootRequired}, exitNotRoot},
 		{&wire.Error{Code: wire.CodeInvalidConfig}, exitConfig},
+		{&wire.Error{Code: wire.CodeDiskUnavailable}, exitLimits},
+		{&wire.Error{Code: wire.CodeLimitsUnavailable}, exitLimits},
 		{artifact, exitArtifact},
 		{&wire.Error{Code: wire.CodeBrokerRunning}, exitRunning},
 	} {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/activation"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/artifacts"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/inforce"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -56,6 +56,10 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, parts.Close()) }()
+	bounds, err := openBounds(ctx, l, config)
+	if err != nil {
+		return err
+	}
 	if err := l.Prepare(config.Containers()); err != nil {
 		return err
 	}
@@ -69,6 +73,7 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 		return err
 	}
 	log := hclog.New(&hclog.LoggerOptions{Name: "broker", Level: hclog.Info, Output: stderr, JSONFormat: o.logJSON})
+	bounds.report(log)
 	trail, err := audit.Open(config.Audit, log)
 	if err != nil {
 		return err
@@ -78,7 +83,7 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 		trail.Happened("stop", "(broker)", "", string(wire.CodeOf(err)))
 		err = errors.Join(err, trail.Close())
 	}()
-	return manage(ctx, o, l, config, parts, log, trail)
+	return manage(ctx, o, l, config, parts, bounds, log, trail)
 }
 
 // progress says how far the check of the rootfs is, once a second, if it
@@ -95,7 +100,7 @@ func progress(w io.Writer) func(done, total int64) {
 
 // manage holds the sessions: it takes up those of an earlier broker and serves
 // requests.
-func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, log hclog.Logger, trail *audit.Trail) (err error) {
+func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, bounds *bounds, log hclog.Logger, trail *audit.Trail) (err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
@@ -117,7 +122,7 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 		return err
 	}
 	c := session.Config{
-		Layout: l, Registry: config, Runtime: runtime, CheckArtifacts: parts.Check,
+		Layout: l, Registry: config, Runtime: runtime, Groups: bounds.groups, Images: bounds.images, CheckArtifacts: parts.Check,
 		Boot: strings.TrimSpace(string(boot)), Log: log, Audit: trail,
 	}
 	// The file stays open until parts is closed, after everything here.
@@ -150,40 +155,19 @@ func releasePins(l layout.Layout) error {
 }
 
 func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, log hclog.Logger) error {
-	needed := []activation.Socket{{Name: activation.Admin, Path: l.AdminSocket(), UIDs: []uint32{0}}}
-	for _, id := range config.IDs() {
-		d := config.Deployments[id]
-		needed = append(needed, activation.Socket{Name: id, Path: l.BrokerSocket(id, d.Container), UIDs: d.PeerUIDs})
-	}
-	listeners, err := open(o.listen, needed)
+	active, err := inforce.Open(inforce.Options{Layout: l, Manager: manager, Limits: server.Defaults, Log: log, Listen: o.listen}, config)
 	if err != nil {
 		return err
 	}
-	s := server.New(manager, config, log)
-	for name, listener := range listeners {
-		s.Serve(listener, config.Deployments[name])
-	}
 	log.Info("serving", "deployments", strings.Join(config.IDs(), ","), "pid", os.Getpid())
-	<-ctx.Done()
-	log.Info("stopping", "sessions", "they go on")
-	s.Close()
-	return nil
-}
-
-func open(ourselves bool, needed []activation.Socket) (map[string]*net.UnixListener, error) {
-	if !ourselves {
-		return activation.Inherited(needed)
-	}
-	listeners := make(map[string]*net.UnixListener)
-	for _, s := range needed {
-		l, err := activation.Listen(s)
-		if err != nil {
-			for _, opened := range listeners {
-				opened.Close()
-			}
-			return nil, err
+	for ctx.Err() == nil {
+		select {
+		case <-o.reload:
+			active.OnSignal()
+		case <-ctx.Done():
 		}
-		listeners[s.Name] = l
 	}
-	return listeners, nil
+	log.Info("stopping", "sessions", "they go on")
+	active.Close()
+	return nil
 }

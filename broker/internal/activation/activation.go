@@ -27,28 +27,52 @@ type Socket struct {
 // Admin names the admin socket.
 const Admin = "admin"
 
+// backlog is how many connections may wait to be accepted.
+const backlog = 128
+
 // Listen makes the socket. What an earlier broker left at its path is
 // replaced: the caller holds the lock, so that nobody listens there. Closing
-// the listener removes it.
+// the listener leaves the socket's file, for Remove.
 func Listen(s Socket) (*net.UnixListener, error) {
+	if err := s.Remove(); err != nil {
+		return nil, err
+	}
+	fd, err := layout.Bind(s.Path, s.UIDs)
+	if err != nil {
+		return nil, orRefuse(err, "the socket %s can't be made", s.Path)
+	}
+	if err := unix.Listen(fd, backlog); err != nil {
+		unix.Close(fd)
+		return nil, refuse(err, "the socket %s can't listen", s.Path)
+	}
+	return adopt(fd, s.Path)
+}
+
+// Share gives the socket to other users than before. Error:
+// CodeInvalidConfig; the socket may then be root's alone.
+func (s Socket) Share() error {
+	if err := layout.Share(s.Path, s.UIDs); err != nil {
+		return orRefuse(err, "the socket %s can't be given to its users", s.Path)
+	}
+	return nil
+}
+
+// Remove removes the socket's file. One that is gone is no error; what is no
+// socket stays.
+func (s Socket) Remove() error {
 	st, err := os.Lstat(s.Path)
 	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
 	case err == nil && st.Mode()&fs.ModeSocket == 0:
-		return nil, refuse(nil, "%s is there and is no socket", s.Path)
+		return refuse(nil, "%s is there and is no socket", s.Path)
 	case err == nil:
-		if err := os.Remove(s.Path); err != nil {
-			return nil, refuse(err, "the socket %s of an earlier broker can't be removed", s.Path)
-		}
+		err = os.Remove(s.Path)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.Path, Net: "unix"})
 	if err != nil {
-		return nil, refuse(err, "the socket %s can't be made", s.Path)
+		return refuse(err, "the socket %s can't be removed", s.Path)
 	}
-	if err := layout.Share(s.Path, s.UIDs); err != nil {
-		l.Close()
-		return nil, refuse(err, "the socket %s can't be given to its users", s.Path)
-	}
-	return l, nil
+	return nil
 }
 
 // firstFD is the first descriptor that systemd passes (sd_listen_fds(3)).
@@ -73,7 +97,7 @@ func Inherited(sockets []Socket) (map[string]*net.UnixListener, error) {
 		if i >= len(names) || paths[names[i]] == "" || got[names[i]] != nil {
 			return nil, refuse(nil, "socket %d of %d from systemd has no name of its own that is a deployment's id or %q", i+1, n, Admin)
 		}
-		if got[names[i]], err = adopt(firstFD+i, paths[names[i]]); err != nil {
+		if got[names[i]], err = takeOver(firstFD+i, paths[names[i]]); err != nil {
 			return nil, err
 		}
 	}
@@ -85,17 +109,32 @@ func Inherited(sockets []Socket) (map[string]*net.UnixListener, error) {
 	return got, nil
 }
 
+// takeOver adopts one socket of systemd's.
+func takeOver(fd int, path string) (*net.UnixListener, error) {
+	if err := layout.RefuseRights(fd); err != nil {
+		return nil, refuse(err, "descriptor %d from systemd is no socket", fd)
+	}
+	l, err := adopt(fd, path)
+	if err == nil && l.Addr().String() != path {
+		l.Close()
+		return nil, refuse(nil, "descriptor %d from systemd listens at %s, not at %s", fd, l.Addr(), path)
+	}
+	return l, err
+}
+
+// adopt takes ownership of the descriptor, also when it fails. The listener
+// has a duplicate of it, and leaves the socket's file when it is closed.
 func adopt(fd int, path string) (*net.UnixListener, error) {
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	l, err := net.FileListener(f)
 	if err != nil {
-		return nil, refuse(err, "descriptor %d from systemd is no listening socket", fd)
+		return nil, refuse(err, "the descriptor for %s is no listening socket", path)
 	}
 	u, ok := l.(*net.UnixListener)
-	if !ok || u.Addr().String() != path {
+	if !ok {
 		l.Close()
-		return nil, refuse(nil, "descriptor %d from systemd listens at %s, not at %s", fd, l.Addr(), path)
+		return nil, refuse(nil, "the descriptor for %s listens at %s", path, l.Addr())
 	}
 	u.SetUnlinkOnClose(false)
 	return u, nil
@@ -156,4 +195,13 @@ func (l *Lock) Close() error { return l.file.Close() }
 
 func refuse(err error, format string, args ...any) error {
 	return &wire.Error{Code: wire.CodeInvalidConfig, Message: fmt.Sprintf(format, args...), Advice: "correct the units or the folder, and start the broker again", Err: err}
+}
+
+// orRefuse keeps an error that says what to do.
+func orRefuse(err error, format string, args ...any) error {
+	var e *wire.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return refuse(err, format, args...)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -43,39 +44,49 @@ func playBroker(path string) int {
 
 func needRoot(t *testing.T) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: sockets are given to other users")
-	}
+	rootonly.Test(t)
 	return t.TempDir()
 }
 
-// R11: one user owns the socket; for several the kernel's credentials decide.
+// R11: what a dead broker left is replaced by a socket of the users; its file
+// stays until it is removed.
 func TestListen(t *testing.T) {
-	dir := needRoot(t)
-	for name, c := range map[string]struct {
-		uids []uint32
-		mode os.FileMode
-	}{"one": {[]uint32{1000}, 0o600}, "several": {[]uint32{1000, 1001}, 0o666}} {
-		path := filepath.Join(dir, name)
-		// What a dead broker left.
-		old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
+	path := filepath.Join(needRoot(t), "s")
+	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.SetUnlinkOnClose(false)
+	old.Close()
+	s := Socket{Path: path, UIDs: []uint32{1000, 1001}}
+	l, err := Listen(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The group's bits are the mask of the access list.
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o660 {
+		t.Errorf("got %v, %v", st, err)
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	l.Close()
+	s.UIDs = s.UIDs[:1]
+	if err := s.Share(); err != nil {
+		t.Error(err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("got %v, %v", st, err)
+	}
+	for range 2 {
+		if err := s.Remove(); err != nil {
+			t.Error(err)
 		}
-		old.SetUnlinkOnClose(false)
-		old.Close()
-		l, err := Listen(Socket{Path: path, UIDs: c.uids})
-		if err != nil {
-			t.Fatal(err)
-		}
-		st, err := os.Stat(path)
-		if err != nil || st.Mode().Perm() != c.mode {
-			t.Errorf("%s: got %v, %v", name, st.Mode(), err)
-		}
-		l.Close()
-		if _, err := os.Lstat(path); !os.IsNotExist(err) {
-			t.Errorf("%s: the socket outlives its listener: %v", name, err)
-		}
+	}
+	if err := s.Share(); wire.CodeOf(err) != wire.CodeInvalidConfig {
+		t.Errorf("sharing nothing: %v", err)
 	}
 }
 

@@ -43,6 +43,8 @@ type File struct{ Source, Destination string }
 type Limits struct {
 	// MemoryBytes bounds the sandbox with everything in it, in bytes.
 	MemoryBytes int64
+	// CountSwap says that the kernel can count swap as memory.
+	CountSwap bool
 	// CPUs is how many CPUs' time it gets; 0.5 is half of one.
 	CPUs float64
 	// PIDs bounds the host's threads of the sandbox.
@@ -131,11 +133,29 @@ func rlimits(l Limits) []specs.POSIXRlimit {
 	if l.OpenFiles > 0 {
 		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NOFILE", Hard: l.OpenFiles, Soft: l.OpenFiles})
 	}
+	if l.PIDs > 0 {
+		n := l.processes()
+		limits = append(limits, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Hard: n, Soft: n})
+	}
 	return limits
 }
 
-// cpuPeriod is the length of a scheduling period, in microseconds.
-const cpuPeriod = 100_000
+// A process in a sandbox takes up to threadsEach threads of the host, and the
+// sandbox itself some ownThreads on few CPUs (measured).
+const (
+	threadsEach = 2
+	ownThreads  = 48
+)
+
+// processes is how many threads the agent may have: so few that the sandbox,
+// which would die of it, is not refused one by the host.
+func (l Limits) processes() uint64 { return uint64(max(l.PIDs-ownThreads, threadsEach) / threadsEach) }
+
+// CPUPeriod is the length of a scheduling period, in microseconds.
+const CPUPeriod = 100_000
+
+// CPUQuota is the CPU time in each period, in microseconds.
+func (l Limits) CPUQuota() int64 { return int64(l.CPUs * CPUPeriod) }
 
 func resources(s Session) *specs.LinuxResources {
 	if s.CgroupPath == "" {
@@ -144,9 +164,12 @@ func resources(s Session) *specs.LinuxResources {
 	r := &specs.LinuxResources{}
 	if memory := s.Limits.MemoryBytes; memory > 0 {
 		r.Memory = &specs.LinuxMemory{Limit: &memory}
+		if s.Limits.CountSwap {
+			r.Memory.Swap = &memory // of memory and swap together
+		}
 	}
 	if s.Limits.CPUs > 0 {
-		quota, period := int64(s.Limits.CPUs*cpuPeriod), uint64(cpuPeriod)
+		quota, period := s.Limits.CPUQuota(), uint64(CPUPeriod)
 		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
 	}
 	if pids := s.Limits.PIDs; pids > 0 {

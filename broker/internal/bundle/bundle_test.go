@@ -34,7 +34,7 @@ func piSession() Session {
 		AttachmentsDir: "/var/lib/paseo-sandbox/bundles/0198c0de00007000800000000000beef/attachments",
 		Files:          []File{{Source: "/var/lib/paseo-sandbox/bundles/0198c0de00007000800000000000beef/credentials/auth.json", Destination: HomeDir + "/.pi/agent/auth.json"}},
 		CgroupPath:     "/paseo-sandbox/0198c0de00007000800000000000beef",
-		Limits:         Limits{MemoryBytes: 1 << 30, CPUs: 1.5, PIDs: 512, OpenFiles: 4096, TmpBytes: 64 << 20},
+		Limits:         Limits{MemoryBytes: 1 << 30, CountSwap: true, CPUs: 1.5, PIDs: 512, OpenFiles: 4096, TmpBytes: 64 << 20},
 		Hostname:       "sandbox",
 	}
 }

@@ -3,10 +3,12 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,27 +17,49 @@ import (
 
 const testTimeout = 30 * time.Second
 
-// makeGroup makes a memory cgroup of the test's own, v1 or v2.
-func makeGroup(t *testing.T, name, limit string) (dir string) {
+// openGroups opens groups of the test's own in the host's hierarchies.
+func openGroups(t *testing.T) *Groups {
 	t.Helper()
 	rootonly.Test(t)
-	for _, c := range []struct{ dir, limit string }{
-		{filepath.Join(root, "memory", name), "memory.limit_in_bytes"},
-		{filepath.Join(root, name), "memory.max"},
-	} {
-		if _, err := os.Stat(filepath.Dir(filepath.Dir(c.dir))); err != nil {
-			continue
+	g, err := Open(fmt.Sprintf("/paseo-sandbox-%s-%d", strings.ToLower(t.Name()), os.Getpid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.RemoveEmpty(g.Parent()); err != nil {
+			t.Error(err)
 		}
-		if err := os.MkdirAll(c.dir, 0o755); err != nil {
-			continue // not a cgroup's file system
+	})
+	return g
+}
+
+const session = "0198c0de00007000800000000000beef"
+
+// makeGroup makes a session's group with a limit of memory.
+func makeGroup(t *testing.T, g *Groups, limit string) (path string) {
+	t.Helper()
+	path = g.Path(session)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+		defer cancel()
+		if err := g.Remove(ctx, path); err != nil {
+			t.Error(err)
 		}
-		if err := os.WriteFile(filepath.Join(c.dir, c.limit), []byte(limit), 0); err != nil {
+	})
+	for _, c := range controllers {
+		if err := os.MkdirAll(g.dir(c, path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		return c.dir
 	}
-	t.Fatal("there is no memory cgroup on this host")
-	return ""
+	set(t, g.file("memory", path, g.pick("memory.limit_in_bytes", "memory.max")), limit)
+	return path
+}
+
+func set(t *testing.T, file, value string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(value), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // R32 R34: an out-of-memory kill is seen while the cgroup is there, and the
@@ -43,9 +67,10 @@ func makeGroup(t *testing.T, name, limit string) (dir string) {
 func TestOutOfMemoryIsSeenAndTheGroupRemoved(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	const name = "/paseo-sandbox-oom-test/one"
-	dir := makeGroup(t, name, strconv.Itoa(32<<20))
-	if killed, err := OOMKilled(name); err != nil || killed {
+	g := openGroups(t)
+	name := makeGroup(t, g, strconv.Itoa(32<<20))
+	dir := g.dir("memory", name)
+	if killed, err := g.OOMKilled(name); err != nil || killed {
 		t.Errorf("before: %v, %v", killed, err)
 	}
 	// It joins the group first: what it allocates afterwards is charged there.
@@ -54,11 +79,11 @@ func TestOutOfMemoryIsSeenAndTheGroupRemoved(t *testing.T) {
 	if err := cmd.Run(); !errors.As(err, &exit) {
 		t.Fatalf("a program that takes all memory ended with %v", err)
 	}
-	if killed, err := OOMKilled(name); err != nil || !killed {
+	if killed, err := g.OOMKilled(name); err != nil || !killed {
 		t.Errorf("after: %v, %v", killed, err)
 	}
 	for range 2 {
-		if err := RemoveEmpty(filepath.Dir(name)); err != nil {
+		if err := g.RemoveEmpty(filepath.Dir(name)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(filepath.Dir(dir)); err != nil {
@@ -66,27 +91,28 @@ func TestOutOfMemoryIsSeenAndTheGroupRemoved(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := Remove(ctx, name); err != nil {
+		if err := g.Remove(ctx, name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 2 {
-		if err := RemoveEmpty(filepath.Dir(name)); err != nil {
+		if err := g.RemoveEmpty(filepath.Dir(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := os.Stat(filepath.Dir(dir)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the parent is still there: %v", err)
 	}
-	if killed, err := OOMKilled(name); err != nil || killed {
+	if killed, err := g.OOMKilled(name); err != nil || killed {
 		t.Errorf("once it is gone: %v, %v", killed, err)
 	}
 }
 
 // A group in use is not removed, and says so when the time is over.
 func TestRemoveWaitsForProcesses(t *testing.T) {
-	const name = "/paseo-sandbox-busy-test/one"
-	dir := makeGroup(t, name, strconv.Itoa(64<<20))
+	g := openGroups(t)
+	name := makeGroup(t, g, strconv.Itoa(64<<20))
+	dir := g.dir("memory", name)
 	cmd := exec.Command("/bin/sh", "-c", "echo $$ > "+dir+"/cgroup.procs && exec sleep 1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -102,7 +128,7 @@ func TestRemoveWaitsForProcesses(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := Remove(short, name); !errors.Is(err, context.DeadlineExceeded) {
+	if err := g.Remove(short, name); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("removing a group in use: %v", err)
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -111,10 +137,10 @@ func TestRemoveWaitsForProcesses(t *testing.T) {
 	cmd.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if err := errors.Join(Remove(ctx, name), RemoveEmpty(filepath.Dir(name))); err != nil {
+	if err := errors.Join(g.Remove(ctx, name), g.RemoveEmpty(filepath.Dir(name))); err != nil {
 		t.Error(err)
 	}
-	if err := Remove(ctx, "/"); err == nil {
+	if err := g.Remove(ctx, "/"); err == nil {
 		t.Error("the root was removed")
 	}
 }

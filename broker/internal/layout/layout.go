@@ -44,7 +44,8 @@ func (l Layout) CheckNames(deployment string, container bool) error {
 }
 
 // Paths that belong to no session.
-func (l Layout) AdminSocket() string { return l.Run + "/admin.sock" }
+func (l Layout) Admin() string       { return l.Run + "/admin" }
+func (l Layout) AdminSocket() string { return l.Admin() + "/broker.sock" }
 func (l Layout) Lock() string        { return l.Run + "/broker.lock" }
 func (l Layout) Runsc() string       { return l.Run + "/runsc" }
 func (l Layout) RunscLogs() string   { return l.Run + "/log" }
@@ -85,7 +86,13 @@ func (l Layout) BrokerSocket(id string, container bool) string {
 }
 
 // Session holds the paths of one session.
-type Session struct{ Pin, Bundle, Attachments, Spool, State, Socket string }
+//
+// State is the image of the agent's home, which is mounted at Home, or the
+// home itself, if its size is not bounded.
+type Session struct{ Pin, Home, Bundle, Attachments, Spool, State, Socket string }
+
+// homeSuffix tells the mount of a home from the pin beside it.
+const homeSuffix = ".home"
 
 // SocketName is the session's socket, relative to its deployment's folder.
 func SocketName(id wire.SessionID) string { return "s/" + string(id) + ".sock" }
@@ -94,6 +101,7 @@ func SocketName(id wire.SessionID) string { return "s/" + string(id) + ".sock" }
 func (l Layout) Session(deployment string, container bool, id wire.SessionID) Session {
 	return Session{
 		Pin:         l.Mounts() + "/" + string(id),
+		Home:        l.Mounts() + "/" + string(id) + homeSuffix,
 		Bundle:      l.Bundles() + "/" + string(id),
 		Attachments: l.Bundles() + "/" + string(id) + "/attachments",
 		Spool:       l.Spools() + "/" + string(id),
@@ -109,16 +117,18 @@ type Folder struct {
 }
 
 // Folders lists what Prepare makes, parents first. The deployments are given
-// by id with whether they are in a container.
+// by id with whether they are in a container. Users walk through the folders
+// of sockets and can't list them: ids of deployments and sessions are not
+// theirs to see (R12).
 func (l Layout) Folders(deployments map[string]bool) []Folder {
 	all := []Folder{
-		{l.Run, 0o755}, {l.Run + "/d", 0o755}, {l.Run + "/c", 0o700},
+		{l.Run, 0o755}, {l.Run + "/d", 0o711}, {l.Run + "/c", 0o700}, {l.Admin(), 0o700},
 		{l.Runsc(), 0o700}, {l.RunscLogs(), 0o700}, {l.Mounts(), 0o700},
 		{l.Var, 0o700}, {l.Records(), 0o700}, {l.Bundles(), 0o700}, {l.Spools(), 0o700}, {l.States(), 0o700},
 	}
 	for id, container := range deployments {
 		dir := l.Deployment(id, container)
-		all = append(all, Folder{dir, 0o755}, Folder{dir + "/s", 0o755})
+		all = append(all, Folder{dir, 0o711}, Folder{dir + "/s", 0o711})
 	}
 	return all
 }
@@ -160,7 +170,7 @@ func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
 				dir := filepath.Dir(filepath.Dir(path))
 				t.Deployment, t.Container = filepath.Base(dir), filepath.Dir(dir) == l.Run+"/c"
 			}
-			if id := wire.SessionID(name); id.Valid() {
+			if id := wire.SessionID(strings.TrimSuffix(name, homeSuffix)); id.Valid() {
 				found[id] = t
 			}
 		}
@@ -178,22 +188,4 @@ func Remove(path string) error {
 
 func refuse(format string, args ...any) error {
 	return &wire.Error{Code: wire.CodeInvalidConfig, Message: fmt.Sprintf(format, args...), Advice: "choose another place, or mend it as root and start again"}
-}
-
-// Share lets the users connect to a socket that was just bound, and nobody
-// else. One user gets it as its own; several can't be told apart by mode, so
-// anyone may connect and the peer's credentials decide, as they always do in
-// the end (R11).
-func Share(socket string, uids []uint32) error {
-	uid, mode := 0, os.FileMode(0o666)
-	if len(uids) == 1 {
-		uid, mode = int(uids[0]), 0o600
-	}
-	if err := os.Lchown(socket, uid, 0); err != nil {
-		return fmt.Errorf("share a socket: %w", err)
-	}
-	if err := os.Chmod(socket, mode); err != nil {
-		return fmt.Errorf("share a socket: %w", err)
-	}
-	return nil
 }

@@ -2,19 +2,18 @@ package layout
 
 import (
 	"errors"
+	"fmt"
 	"os"
-	"strings"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
 
 func newLayout(t *testing.T) Layout {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("not root: folders must be root's")
-	}
+	rootonly.Test(t)
 	l, err := At(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +34,7 @@ func TestPrepare(t *testing.T) {
 			t.Fatal(err)
 		}
 		folders := l.Folders(deployments)
-		if len(folders) != 15 {
+		if len(folders) != 16 {
 			t.Errorf("there are %d folders", len(folders))
 		}
 		for _, f := range folders {
@@ -70,25 +69,6 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 }
 
-// R32: of what lies in the folders only what bears a session's id is a
-// session's: the pin of the rootfs is none.
-func TestTraces(t *testing.T) {
-	l := newLayout(t)
-	if err := l.Prepare(nil); err != nil {
-		t.Fatal(err)
-	}
-	id := wire.SessionID(strings.Repeat("0", 32))
-	for _, dir := range []string{l.RootfsPin(), l.Session("d", false, id).Pin} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	traces, err := l.Traces()
-	if _, found := traces[id]; err != nil || len(traces) != 1 || !found {
-		t.Errorf("got %v, %v", traces, err)
-	}
-}
-
 // Prefixes that are not paths in their shortest form are refused.
 func TestAt(t *testing.T) {
 	for _, prefix := range []string{"x", "./x", "/", "/x/", "/x/../y", "/x//y"} {
@@ -98,5 +78,31 @@ func TestAt(t *testing.T) {
 	}
 	if l, err := At(""); err != nil || l != Default {
 		t.Errorf("got %v, %v", l, err)
+	}
+}
+
+// R32: what a session has left is found in each folder, also a home alone,
+// and what bears no session's id is nobody's.
+func TestTraces(t *testing.T) {
+	l, err := At(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]wire.SessionID{}
+	for i, dir := range []string{l.Mounts(), l.Bundles(), l.Spools(), l.States()} {
+		ids[dir] = wire.SessionID(fmt.Sprintf("%032x", i+1))
+		if err := os.MkdirAll(dir+"/"+string(ids[dir]), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	home := l.Session("one", false, wire.SessionID(fmt.Sprintf("%032x", 9))).Home
+	for _, path := range []string{home, l.RootfsPin(), l.Mounts() + "/x.home", l.States() + "/.doctor-1"} {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := l.Traces()
+	if err != nil || len(found) != 5 || found[wire.SessionID(fmt.Sprintf("%032x", 9))].Path != home {
+		t.Errorf("got %v, %v", found, err)
 	}
 }

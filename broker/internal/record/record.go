@@ -52,6 +52,8 @@ type Record struct {
 	Sandbox process.ID `json:"sandbox"`
 	Reaper  process.ID `json:"reaper"`
 	Bridge  process.ID `json:"bridge"`
+	// Cgroup is the path of the sandbox's cgroup in its hierarchies.
+	Cgroup string `json:"cgroup,omitempty"`
 	// Terminated says that a client or an operator ordered the end.
 	Terminated bool       `json:"terminated,omitempty"`
 	Exit       *wire.Exit `json:"exit,omitempty"`

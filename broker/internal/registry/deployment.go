@@ -74,10 +74,12 @@ type Profile struct {
 	OpenFiles uint64  `toml:"open_files" json:"openFiles"`
 	Tmp       Size    `toml:"tmp" json:"tmp"`
 	// State bounds the agent's home, which is on disk.
-	State     StateSize `toml:"state" json:"state"`
-	Spool     Size      `toml:"spool" json:"spool"`
-	MaxRecord Size      `toml:"max_record" json:"maxRecord"`
-	MaxInput  Size      `toml:"max_input" json:"maxInput"`
+	State StateSize `toml:"state" json:"state"`
+	Spool Size      `toml:"spool" json:"spool"`
+	// Overflow says what happens when the spool is at its limit.
+	Overflow  wire.Overflow `toml:"overflow" json:"overflow"`
+	MaxRecord Size          `toml:"max_record" json:"maxRecord"`
+	MaxInput  Size          `toml:"max_input" json:"maxInput"`
 }
 
 // Defaults and bounds.
@@ -252,6 +254,9 @@ func (p *Profile) complete(key string) error {
 		orDefault(&p.MaxInput, 4*MiB) // Pi's reader is quadratic in the line
 	}
 	orDefault(&p.MaxInput, 80*MiB)
+	if p.Overflow == "" {
+		p.Overflow = wire.OverflowBackpressure
+	}
 	if p.PIDs == 0 {
 		p.PIDs = 512
 	}
@@ -269,6 +274,8 @@ func (p *Profile) complete(key string) error {
 		return bad(key+".cpus", "%v is not between 0.01 and 4096", p.CPUs)
 	case p.MaxRecord > p.Spool || p.Spool-p.MaxRecord < spoolReserve:
 		return bad(key+".spool", "%d bytes are too few, it must hold max_record, %d, and %d more", p.Spool, p.MaxRecord, spoolReserve)
+	case p.Overflow != wire.OverflowBackpressure && p.Overflow != wire.OverflowDropOldest:
+		return bad(key+".overflow", "%.40q is neither %q nor %q", p.Overflow, wire.OverflowBackpressure, wire.OverflowDropOldest)
 	case p.State != Unlimited && (p.State < StateSize(minState) || p.State > wire.MaxInteger):
 		return bad(key+".state", "%d bytes are not between %d and 2^53-1, nor \"unlimited\"", p.State, minState)
 	case max(p.Spool, p.MaxInput, p.Memory, p.Tmp) > wire.MaxInteger:

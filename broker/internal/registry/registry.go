@@ -183,7 +183,7 @@ func (c *Config) loadDeployments(l layout.Layout) error {
 	for _, name := range names {
 		id, ok := strings.CutSuffix(name, ".toml")
 		if !ok || !validID(id) {
-			return in(filepath.Join(path, name), fmt.Errorf("the name is not ID.toml, with an id of lower-case letters, digits and '-', at most %d, the first no '-', and not \"admin\"", wire.MaxDeployment))
+			return in(filepath.Join(path, name), fmt.Errorf("the name is not ID.toml, with an id of lower-case letters, digits and '-', at most %d, the first no '-', and not \"admin\" or \"unknown\"", wire.MaxDeployment))
 		}
 		d := &Deployment{ID: id}
 		if err := decode(dir, name, d); err != nil {
@@ -213,6 +213,19 @@ func (c *Config) Containers() map[string]bool {
 		m[id] = d.Container
 	}
 	return m
+}
+
+// Homes returns the sizes of the bounded homes of all profiles, in bytes.
+func (c *Config) Homes() []int64 {
+	var sizes []int64
+	for _, d := range c.Deployments {
+		for _, p := range d.Profiles {
+			if p.State != Unlimited {
+				sizes = append(sizes, int64(p.State))
+			}
+		}
+	}
+	return sizes
 }
 
 // IDs returns the ids of the deployments in order.
@@ -245,9 +258,10 @@ func decode(dir *os.File, name string, to any) error {
 	return in(path, err)
 }
 
-// validID reserves "admin" for the operator's socket.
+// validID reserves "admin" for the operator's socket, and "unknown" for what
+// is left of sessions whose deployment nobody knows.
 func validID(s string) bool {
-	return s != "" && s != "admin" && len(s) <= wire.MaxDeployment && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+	return s != "" && s != "admin" && s != "unknown" && len(s) <= wire.MaxDeployment && s[0] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 func cleanPath(s string) bool {

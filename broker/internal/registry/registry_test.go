@@ -86,7 +86,7 @@ func TestLoad(t *testing.T) {
 		"sessions":      d.MaxSessions == 16,
 		"pi framing":    pi.Framing == wire.FramingPi,
 		"pi input":      pi.MaxInput == 4*MiB,
-		"pi memory":     pi.Memory == GiB && pi.PIDs == 512 && pi.Spool == 256*MiB && pi.MaxRecord == 128*MiB,
+		"pi memory":     pi.Memory == GiB && pi.PIDs == 512 && pi.Spool == 256*MiB && pi.MaxRecord == 128*MiB && pi.Overflow == wire.OverflowBackpressure,
 		"cat memory":    cat.Memory == 2*GiB,
 		"cat max_input": cat.MaxInput == 4096,
 	} {
@@ -173,6 +173,7 @@ func TestRefusals(t *testing.T) {
 		"relative command":       {local(`"/bin/cat"`, `"cat"`), "profiles.cat.command"},
 		"NUL in command":         {local(`["/bin/cat"]`, `["/bin/cat", "\u0000"]`), "profiles.cat.command"},
 		"no framing":             {local(`framing = "lines"`, ""), "profiles.cat.framing"},
+		"overflow":               {local(`framing = "lines"`, "framing = \"lines\"\noverflow = \"drop\""), "profiles.cat.overflow"},
 		"spool below record":     {local(`memory = "2GiB"`, `spool = "128MiB"`), "profiles.cat.spool"},
 		"spool without reserve":  {local(`memory = "2GiB"`, "spool = \"31MiB\"\nmax_record = \"16MiB\""), "profiles.cat.spool"},
 		"record overflows":       {local(`memory = "2GiB"`, `max_record = "8589934591GiB"`), "profiles.cat.spool"},

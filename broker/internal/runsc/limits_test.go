@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,7 +49,7 @@ func TestOutOfMemory(t *testing.T) {
 	if _, status := s.end(ctx, t); status != "" {
 		t.Errorf("the killed sandbox gave the status %q", status)
 	}
-	if killed, err := cgroup.OOMKilled(s.cgroup); err != nil || !killed {
+	if killed, err := s.groups.OOMKilled(s.cgroup); err != nil || !killed {
 		t.Errorf("out of memory: %v, %v", killed, err)
 	}
 	s.remove(ctx, t)

@@ -163,6 +163,9 @@ func create(pidFile, user string, command []string) error {
 
 // wait tells that the create ended well, and then how the sandbox ends.
 func wait(id, sandbox string) error {
+	for _, fd := range []int{reaperExit, reaperReport} {
+		unix.CloseOnExec(fd)
+	}
 	pid, err := strconv.Atoi(sandbox)
 	if err != nil {
 		return err
@@ -194,9 +197,10 @@ func fence() error {
 	if err := launch.Landlock(-1); err != nil {
 		return err
 	}
-	rules := append(seccomp.Runtime(), seccomp.Signals(os.Getpid()),
-		seccomp.Rule{Number: unix.SYS_WAIT4, Action: seccomp.Allow},
-		// A C library, where the broker is built with one, makes threads so.
+	// A C library, where the broker is built with one, makes threads so. It ends
+	// the process if a thread can't do what the first one could (rseq).
+	rules := seccomp.Rules(seccomp.Allow, unix.SYS_WAIT4, unix.SYS_RSEQ, unix.SYS_SET_ROBUST_LIST)
+	rules = append(append(rules, seccomp.Runtime()...), seccomp.Signals(os.Getpid()),
 		seccomp.Rule{Number: unix.SYS_MPROTECT, Action: seccomp.Allow, When: []seccomp.Arg{{Index: 2, Mask: unix.PROT_EXEC}}})
 	return seccomp.Filter{Rules: rules, Default: seccomp.Fail(unix.EPERM)}.InstallProcess()
 }

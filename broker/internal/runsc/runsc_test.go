@@ -42,6 +42,7 @@ type sandbox struct {
 	stdout, exit        *os.File
 	reaper              *process.Process
 	workspace, cgroup   string
+	groups              *cgroup.Groups
 	agentIn, agentOut   int
 	agentErr, agentExit int
 	bundle              string
@@ -90,7 +91,10 @@ func prepareSandbox(ctx context.Context, t *testing.T, n int, uid uint32, comman
 	}
 	dir := t.TempDir()
 	s := &sandbox{id: wire.SessionID(fmt.Sprintf("%032x", n)), root: filepath.Join(dir, "root"), workspace: filepath.Join(dir, "workspace")}
-	s.cgroup = "/paseo-sandbox-test/" + string(s.id)
+	if s.groups, err = cgroup.Open(fmt.Sprintf("/paseo-sandbox-test-%d", os.Getpid())); err != nil {
+		t.Fatal(err)
+	}
+	s.cgroup = s.groups.Path(s.id)
 	logs, home, bundleDir := filepath.Join(dir, "log"), filepath.Join(dir, "home"), filepath.Join(dir, "bundle")
 	for _, d := range []string{s.root, logs, s.workspace, home, bundleDir} {
 		if err := os.Mkdir(d, 0o700); err != nil {
@@ -108,7 +112,7 @@ func prepareSandbox(ctx context.Context, t *testing.T, n int, uid uint32, comman
 	t.Cleanup(func() {
 		cleanup, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
-		if err := errors.Join(s.runtime.Delete(cleanup, s.id), cgroup.Remove(cleanup, s.cgroup), cgroup.RemoveEmpty(filepath.Dir(s.cgroup)), s.runtime.Tidy(), s.runtime.Close()); err != nil {
+		if err := errors.Join(s.runtime.Delete(cleanup, s.id), s.groups.Remove(cleanup, s.cgroup), s.groups.RemoveEmpty(s.groups.Parent()), s.runtime.Tidy(), s.runtime.Close()); err != nil {
 			t.Error(err)
 		}
 		if s.reaper != nil {
@@ -225,7 +229,7 @@ func (s *sandbox) remove(ctx context.Context, t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := cgroup.Remove(ctx, s.cgroup); err != nil {
+	if err := s.groups.Remove(ctx, s.cgroup); err != nil {
 		t.Error(err)
 	}
 	if ids, err := s.runtime.List(ctx); err != nil || len(ids) != 0 {

@@ -11,26 +11,16 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
+	"git.jb.codes/jb/paseo-sandbox/shared/impatient"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
-const (
-	helloTimeout = 10 * time.Second
-	// frameTimeout bounds the time from a frame's first bytes to its last.
-	frameTimeout = 10 * time.Second
-	idleTimeout  = time.Hour
-	writeTimeout = 10 * time.Second
-	// maxRequests is how many requests of one connection are worked on at a
-	// time; further ones wait unread.
-	maxRequests = 8
-)
-
 // conn is one client's connection. Requests are answered by id, in any order.
 type conn struct {
-	endpoint *endpoint
+	endpoint *Endpoint
 	peer     peercred.Peer
-	in       *deadlineReader
+	in       *impatient.Reader
 	wire     *wire.Conn
 	ctx      context.Context // ends when the client can't be told any more
 	cancel   context.CancelFunc
@@ -39,45 +29,37 @@ type conn struct {
 	writing  sync.Mutex
 }
 
-func newConn(e *endpoint, nc *net.UnixConn) *conn {
-	in := &deadlineReader{UnixConn: nc, idle: helloTimeout}
-	c := &conn{endpoint: e, in: in, wire: wire.NewConn(in, wire.MaxBrokerFrame), slots: make(chan struct{}, maxRequests)}
-	c.ctx, c.cancel = context.WithCancel(e.server.ctx)
+func newConn(e *Endpoint, nc *net.UnixConn) *conn {
+	l := e.server.Limits
+	c := &conn{endpoint: e, in: &impatient.Reader{UnixConn: nc, Idle: l.Hello, Message: l.Message}, slots: make(chan struct{}, l.Requests)}
+	c.wire = wire.NewConn(struct {
+		io.Reader
+		io.Writer
+	}{c.in, writerFunc(c.write)}, wire.MaxBrokerFrame)
+	c.ctx, c.cancel = context.WithCancel(e.ctx)
 	return c
 }
 
-// deadlineReader lets a peer be idle, but not in the middle of a frame. It
-// reads with read(2): descriptors that a peer sends along are dropped by the
-// kernel.
-type deadlineReader struct {
-	*net.UnixConn
-	idle  time.Duration
-	begun bool
+// end ends the connection, and the creations that it waits for.
+func (c *conn) end() {
+	c.cancel()
+	c.in.Close()
 }
 
-func (r *deadlineReader) Read(b []byte) (int, error) {
-	limit := frameTimeout
-	if !r.begun {
-		limit = r.idle
-	}
-	if err := r.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return 0, err
-	}
-	n, err := r.UnixConn.Read(b)
-	r.begun = r.begun || n > 0
-	return n, err
-}
+type writerFunc func([]byte) (int, error)
 
-func (r *deadlineReader) Write(b []byte) (int, error) {
-	if err := r.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+func (c *conn) write(b []byte) (int, error) {
+	if err := c.in.SetWriteDeadline(time.Now().Add(c.endpoint.server.Limits.Write)); err != nil {
 		return 0, err
 	}
-	return r.UnixConn.Write(b)
+	return c.in.Write(b)
 }
 
 // next reads one request. The id is that of a refused one, if it has any.
 func (c *conn) next() (wire.Message, uint64, error) {
-	c.in.begun = false
+	c.in.Next(c.wire.Buffered() > 0)
 	return c.wire.ReadRequest(wire.BrokerRequests)
 }
 
@@ -85,7 +67,7 @@ func (c *conn) serve() {
 	if !c.hello() {
 		return
 	}
-	c.in.idle = idleTimeout
+	c.in.Idle = c.endpoint.server.Limits.Idle
 	// A client may close its side and still wait for answers. One that breaks
 	// the protocol does not get any more, and its creations are given up.
 	defer c.requests.Wait()
@@ -170,9 +152,8 @@ func (c *conn) send(m wire.Message) bool {
 	defer c.writing.Unlock()
 	err := c.wire.WriteMessage(m)
 	if err != nil && c.ctx.Err() == nil {
-		c.endpoint.server.log.Warn("answer_unsent", "message", m.Kind(), "error", err.Error())
-		c.cancel()
-		c.in.Close()
+		c.endpoint.server.Log.Warn("answer_unsent", "message", m.Kind(), "error", err.Error())
+		c.end()
 	}
 	return err == nil
 }

@@ -36,7 +36,7 @@ func (c *conn) handle(m wire.Message, id uint64) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), orderTimeout)
 		defer cancel()
 		e.Operation = "undo"
-		c.audit(e, c.endpoint.server.manager.Delete(ctx, "", created.Session.Session))
+		c.audit(e, c.endpoint.server.Manager.Delete(ctx, c.endpoint.scope, created.Session.Session))
 	}
 }
 
@@ -47,7 +47,7 @@ func (c *conn) entry(m wire.Message) audit.Entry {
 	var id wire.SessionID
 	switch m := m.(type) {
 	case wire.Create:
-		if d := c.endpoint.deployment; d != nil {
+		if d := c.endpoint.server.config().Deployments[c.endpoint.scope.Deployment()]; d != nil {
 			if d.Workspaces[m.Workspace] != nil {
 				e.Workspace = m.Workspace
 			}
@@ -55,6 +55,9 @@ func (c *conn) entry(m wire.Message) audit.Entry {
 				e.Profile = profile
 			}
 		}
+		e.Changed = true
+		return e
+	case wire.Reload:
 		e.Changed = true
 		return e
 	case wire.InspectSession:
@@ -66,7 +69,7 @@ func (c *conn) entry(m wire.Message) audit.Entry {
 	case wire.DeleteSession:
 		id = m.Session
 	}
-	info, err := c.endpoint.server.manager.Inspect(c.scope(), id)
+	info, err := c.endpoint.server.Manager.Inspect(c.endpoint.scope, id)
 	if err != nil {
 		return e
 	}
@@ -80,31 +83,26 @@ func (c *conn) entry(m wire.Message) audit.Entry {
 	return e
 }
 
-// scope is the deployment whose sessions are in reach, or empty for all.
-func (c *conn) scope() string {
-	if d := c.endpoint.deployment; d != nil {
-		return d.ID
-	}
-	return ""
-}
-
-// do returns the answer, and the session that it was about.
+// do returns the answer, and the session that it was about. It sees one
+// configuration from its beginning to its end.
 func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
-	manager := c.endpoint.server.manager
-	scope := c.scope()
+	manager, scope, config := c.endpoint.server.Manager, c.endpoint.scope, c.endpoint.server.config()
+	if !c.endpoint.allows(config, c.peer) {
+		return nil, "", denied() // not any more
+	}
 	// What ends something goes on without the client; what makes something
 	// does not.
 	order, cancel := context.WithTimeout(c.endpoint.server.ctx, orderTimeout)
 	defer cancel()
 	switch m := m.(type) {
 	case wire.Create:
-		if c.endpoint.deployment == nil {
+		if scope.IsOperator() {
 			return nil, "", &wire.Error{Code: wire.CodePermissionDenied, Message: "the admin socket makes no sessions", Advice: "use the deployment's socket"}
 		}
 		if err := manager.Audit.Available(); err != nil {
 			return nil, "", err
 		}
-		info, err := manager.Create(c.ctx, c.endpoint.deployment, m)
+		info, err := manager.Create(c.ctx, config.Deployments[scope.Deployment()], m)
 		return wire.Created{ID: m.ID, Session: info}, info.Session, err
 	case wire.InspectSession:
 		info, err := manager.Inspect(scope, m.Session)
@@ -119,25 +117,28 @@ func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
 		return wire.SessionReply{ID: m.ID, Session: info}, m.Session, err
 	case wire.DeleteSession:
 		return wire.Done{ID: m.ID}, m.Session, manager.Delete(order, scope, m.Session)
+	case wire.Reload:
+		return wire.Done{ID: m.ID}, "", c.endpoint.server.reload(scope)
 	case wire.Describe:
-		answer, err := c.describe(m)
+		answer, err := describe(config, scope, m)
 		return answer, "", err
 	}
 	return nil, "", &wire.Error{Code: wire.CodeUnknownMessage, Message: "this is no request", Advice: "check the protocol version"}
 }
 
 // describe tells host paths and users to the operator only.
-func (c *conn) describe(m wire.Describe) (wire.Message, error) {
-	d, admin := c.endpoint.deployment, c.endpoint.deployment == nil
-	switch {
-	case !admin && m.Deployment != "":
-		return nil, &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes the name of a deployment", Advice: "leave it out: this socket has one deployment"}
-	case admin:
-		if d = c.endpoint.server.registry.Deployments[m.Deployment]; d == nil {
-			return nil, &wire.Error{Code: wire.CodeUnknownDeployment, Message: "there is no such deployment", Advice: "list the deployments, or register it and restart the broker"}
+func describe(config *registry.Config, scope session.Scope, m wire.Describe) (wire.Message, error) {
+	if !scope.IsOperator() {
+		if m.Deployment != "" {
+			return nil, &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes the name of a deployment", Advice: "leave it out: this socket has one deployment"}
 		}
+		return description(m.ID, config.Deployments[scope.Deployment()], false), nil
 	}
-	return description(m.ID, d, admin), nil
+	d := config.Deployments[m.Deployment]
+	if d == nil {
+		return nil, &wire.Error{Code: wire.CodeUnknownDeployment, Message: "there is no such deployment", Advice: "list the deployments, or register it and run broker-admin reload"}
+	}
+	return description(m.ID, d, true), nil
 }
 
 func description(id uint64, d *registry.Deployment, admin bool) wire.Deployment {

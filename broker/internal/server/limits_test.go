@@ -32,41 +32,16 @@ func wantFDs(t *testing.T, before int) {
 	}
 }
 
-// Descriptors that a client sends along vanish; they don't pile up.
-func TestSmuggledDescriptors(t *testing.T) {
-	s := newSystem(t)
-	p := s.hello("root")
-	file, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	payload, err := wire.Encode(wire.ListSessions{ID: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	send := func() {
-		t.Helper()
-		if _, _, err := p.nc.WriteMsgUnix(wire.AppendFrame(nil, payload), unix.UnixRights(int(file.Fd()), int(file.Fd())), nil); err != nil {
-			t.Fatal(err)
-		}
-		if m := p.read(); m.Kind() != "sessionList" {
-			t.Fatalf("got %+v", m)
-		}
-	}
-	send()
-	before := countFDs(t)
-	for range 50 {
-		send()
-	}
-	if after := countFDs(t); after != before {
-		t.Errorf("%d descriptors before, %d after", before, after)
-	}
+// short are limits that a test can wait for.
+func short() Limits {
+	l := Defaults
+	l.Hello, l.Message, l.Write = 3*time.Second, time.Second, time.Second
+	return l
 }
 
 // A peer that stops in the middle of a frame, or says nothing, is let go.
 func TestDeadlines(t *testing.T) {
-	s := newSystem(t)
+	s := newLimited(t, short())
 	silent, half := s.dial("root"), s.hello("root")
 	if _, err := half.nc.Write([]byte{0, 0}); err != nil {
 		t.Fatal(err)
@@ -80,7 +55,7 @@ func TestDeadlines(t *testing.T) {
 // A socket serves a bounded number of connections, and more when some close.
 func TestTooManyConnections(t *testing.T) {
 	s := newSystem(t)
-	peers := make([]*peer, maxConnections)
+	peers := make([]*peer, Defaults.share(2))
 	for i := range peers {
 		peers[i] = s.hello("root")
 	}
@@ -109,14 +84,14 @@ func TestTooManyConnections(t *testing.T) {
 // A client that sends many requests and reads no answer is let go; nothing
 // waits for it.
 func TestDeafClient(t *testing.T) {
-	s := newSystem(t)
+	s := newLimited(t, short())
 	p := s.hello("root")
 	payload, err := wire.Encode(wire.Describe{ID: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	burst := bytes.Repeat(wire.AppendFrame(nil, payload), 1000)
-	p.nc.SetWriteDeadline(time.Now().Add(15 * time.Second))
+	p.nc.SetWriteDeadline(time.Now().Add(30 * time.Second))
 	for {
 		if _, err := p.nc.Write(burst); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {

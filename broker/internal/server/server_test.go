@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
@@ -33,6 +35,9 @@ const peerSocket = "SERVER_TEST_SOCKET"
 func TestMain(m *testing.M) {
 	if path := os.Getenv(peerSocket); path != "" {
 		os.Exit(playPeer(path))
+	}
+	if os.Getenv(peerInherits) != "" {
+		os.Exit(playHeir())
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -69,17 +74,43 @@ func (s *syncBuffer) String() string {
 }
 
 type system struct {
-	t   *testing.T
-	dir string
-	log *syncBuffer
+	t         *testing.T
+	dir       string
+	log       *syncBuffer
+	config    *registry.Config
+	server    *Server
+	endpoints map[string]*Endpoint
+	mu        sync.Mutex
+	reloaded  error // what a reload returns
 }
 
-func newSystem(t *testing.T) *system {
-	return newAudited(t, func(_ string, log hclog.Logger) *audit.Trail { return audit.ToLog(log) })
+type deployment = registry.Deployment
+
+func (s *system) reload() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reloaded
+}
+
+func (s *system) setReload(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reloaded = err
+}
+
+func newSystem(t *testing.T) *system { return newLimited(t, Defaults) }
+
+// newLimited is newSystem with other limits.
+func newLimited(t *testing.T, limits Limits) *system {
+	return newWith(t, limits, func(_ string, log hclog.Logger) *audit.Trail { return audit.ToLog(log) })
 }
 
 // newAudited is newSystem with an audit that is made for its folder.
 func newAudited(t *testing.T, trail func(dir string, log hclog.Logger) *audit.Trail) *system {
+	return newWith(t, Defaults, trail)
+}
+
+func newWith(t *testing.T, limits Limits, trail func(dir string, log hclog.Logger) *audit.Trail) *system {
 	t.Helper()
 	rootonly.Test(t)
 	dir, err := os.MkdirTemp("", "srv-")
@@ -93,8 +124,8 @@ func newAudited(t *testing.T, trail func(dir string, log hclog.Logger) *audit.Tr
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &system{t: t, dir: dir, log: &syncBuffer{}}
-	deployment := func(id string, uids ...uint32) *registry.Deployment {
+	s := &system{t: t, dir: dir, log: &syncBuffer{}, endpoints: make(map[string]*Endpoint)}
+	newDeployment := func(id string, uids ...uint32) *registry.Deployment {
 		return &registry.Deployment{
 			ID: id, PeerUIDs: uids, MaxSessions: 2, DefaultProfile: "pi",
 			Workspaces: map[string]*registry.Workspace{"project": {Root: dir + "/ws", UID: 1000, GID: 1000}},
@@ -103,25 +134,22 @@ func newAudited(t *testing.T, trail func(dir string, log hclog.Logger) *audit.Tr
 	}
 	config := &registry.Config{
 		Bridge:      registry.Bridge{FirstUID: 2000000, UIDCount: 10},
-		Deployments: map[string]*registry.Deployment{"user": deployment("user", 1000), "root": deployment("root", 0, 1001)},
+		Deployments: map[string]*registry.Deployment{"user": newDeployment("user", 1000), "root": newDeployment("root", 0, 1001)},
 	}
 	log := hclog.New(&hclog.LoggerOptions{Output: s.log})
 	auditTrail := trail(dir, log)
-	m := session.New(session.Config{Layout: l, Registry: config, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: auditTrail})
-	server := New(m, config, log)
-	for name, d := range map[string]*registry.Deployment{"user": config.Deployments["user"], "root": config.Deployments["root"], "admin": nil} {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket(name), Net: "unix"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		// Credentials decide here, not modes.
-		if err := os.Chmod(s.socket(name), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		server.Serve(l, d)
+	groups, err := cgroup.Open(l.CgroupParent())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: auditTrail})
+	s.server = New(Config{Manager: m, Registry: config, Reload: s.reload, Limits: limits, Log: log})
+	s.config = config
+	for name, scope := range map[string]session.Scope{"user": session.Of("user"), "root": session.Of("root"), "admin": session.Operator()} {
+		s.serve(name, scope)
 	}
 	t.Cleanup(func() {
-		server.Close()
+		s.server.Close()
 		if err := errors.Join(m.Close(), auditTrail.Close()); err != nil {
 			t.Error(err)
 		}
@@ -131,6 +159,19 @@ func newAudited(t *testing.T, trail func(dir string, log hclog.Logger) *audit.Tr
 		}
 	})
 	return s
+}
+
+func (s *system) serve(name string, scope session.Scope) {
+	s.t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket(name), Net: "unix"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	// Credentials decide here, not modes.
+	if err := os.Chmod(s.socket(name), 0o666); err != nil {
+		s.t.Fatal(err)
+	}
+	s.endpoints[name] = s.server.Serve(l, scope)
 }
 
 func (s *system) socket(name string) string { return s.dir + "/" + name + ".sock" }
@@ -149,7 +190,7 @@ func (s *system) dial(name string) *peer {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { nc.Close() })
-	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	nc.SetDeadline(time.Now().Add(2 * time.Minute))
 	return &peer{t: s.t, nc: nc, c: wire.NewConn(nc, wire.MaxBrokerFrame)}
 }
 
@@ -202,6 +243,11 @@ func playPeer(path string) int {
 		fmt.Print(err)
 		return 1
 	}
+	return speak(nc)
+}
+
+// speak prints how the connection is welcomed.
+func speak(nc net.Conn) int {
 	defer nc.Close()
 	c := wire.NewConn(nc, wire.MaxBrokerFrame)
 	// A refused peer may find the connection closed.

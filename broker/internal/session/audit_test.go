@@ -35,7 +35,7 @@ func TestAuditOfEvents(t *testing.T) {
 	s.killBridges()
 	s.eventually("the bridge's death", s.audited(line(info.Session, "bridgeDied", "decision=event code=ok"), 1))
 	s.eventually("its successor", s.audited(line(info.Session, "bridgeReplaced", "decision=event code=ok"), 1))
-	if _, err := m.Terminate(context.Background(), "one", info.Session, 0); err != nil {
+	if _, err := m.Terminate(context.Background(), Of("one"), info.Session, 0); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("the end", s.audited(line(info.Session, "ended", "decision=event code=terminated"), 1))

@@ -115,13 +115,16 @@ func (s *session) launch() (*bridge, error) {
 
 func (s *session) configure(conn *net.UnixConn) error {
 	names, fds := s.shared()
+	s.mu.Lock()
 	peers := make([]uint64, len(s.peers))
 	for i, uid := range s.peers {
 		peers[i] = uint64(uid)
 	}
+	s.mu.Unlock()
 	payload, err := wire.Encode(wire.Configure{
 		Session: s.rec.Session, Epoch: s.rec.Epoch, Framing: s.profile.Framing, Descriptors: names, PeerUIDs: peers,
 		MaxRecord: uint64(s.profile.MaxRecord), MaxInput: uint64(s.profile.MaxInput), SpoolLimit: uint64(s.profile.Spool),
+		Overflow: s.profile.Overflow,
 	})
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func crashChild() {
 	}
 	fmt.Println(info.Session)
 	die("running")
-	if err := m.Delete(context.Background(), "one", info.Session); err != nil {
+	if err := m.Delete(context.Background(), Of("one"), info.Session); err != nil {
 		panic(err)
 	}
 	os.Exit(0)
@@ -100,7 +100,7 @@ func TestCrashAtEachStep(t *testing.T) {
 			m := s.manager()
 			// A bridge that had no descriptors yet ends by itself.
 			s.eventually("nothing left", func() bool { return len(s.leftovers()) == 0 })
-			if page, _ := m.List("", ""); len(page) != 0 {
+			if page, _ := m.List(Operator(), ""); len(page) != 0 {
 				t.Errorf("the broker still knows %+v", page)
 			}
 		})
@@ -113,11 +113,11 @@ func TestCrashWhileRunning(t *testing.T) {
 	s := newSystem(t)
 	id := s.crash("running")
 	m := s.manager()
-	info, err := m.Inspect("one", id)
+	info, err := m.Inspect(Of("one"), id)
 	if err != nil || info.State != wire.StateRunning {
 		t.Fatalf("got %+v, %v, want a running session", info, err)
 	}
-	info, err = m.Terminate(context.Background(), "one", id, 10e9)
+	info, err = m.Terminate(context.Background(), Of("one"), id, 10e9)
 	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonTerminated {
 		t.Errorf("got %+v, %v", info, err)
 	}
@@ -151,7 +151,7 @@ func TestCrashThenSandboxDies(t *testing.T) {
 	id := s.crash("running")
 	s.killSandbox(id)
 	m := s.manager()
-	info, err := m.Inspect("one", id)
+	info, err := m.Inspect(Of("one"), id)
 	if err != nil || info.State != wire.StateExited || info.Exit.Reason != wire.ReasonUnknown {
 		t.Errorf("got %+v, %v", info, err)
 	}
@@ -169,7 +169,7 @@ func TestReboot(t *testing.T) {
 	if err := m.Recover(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	info, err := m.Inspect("one", id)
+	info, err := m.Inspect(Of("one"), id)
 	if err != nil || info.State != wire.StateExited {
 		t.Errorf("got %+v, %v", info, err)
 	}

@@ -42,8 +42,8 @@ var steps = []step{
 // the context ends before, nothing is left. Errors: those of
 // registry.Resolve and of package workspace, CodeUnknownProfile,
 // CodeTooManySessions, CodeInvalidArgument, CodeInvalidAttachment,
-// CodeCredentialUnusable, CodeRootfsMissing, CodeRuntimeFailed,
-// CodeBridgeFailed, CodeInternal.
+// CodeCredentialUnusable, CodeRootfsMissing, CodeDiskUnavailable,
+// CodeLimitsUnavailable, CodeRuntimeFailed, CodeBridgeFailed, CodeInternal.
 func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wire.Create) (wire.SessionInfo, error) {
 	c, err := plan(d, &request)
 	if err != nil {
@@ -55,7 +55,7 @@ func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wi
 	}
 	defer m.work.Done()
 	defer s.release()
-	s.profile, s.peers = *c.profile, d.PeerUIDs
+	s.profile = *c.profile
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -138,21 +138,6 @@ func (s *session) undoRecord(context.Context) error {
 	return nil
 }
 
-// doState makes the agent's home, which is its own.
-func (s *session) doState(_ context.Context, c *creation) error {
-	for _, dir := range []string{s.paths.State, s.paths.State + "/tmp"} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return err
-		}
-		if err := os.Lchown(dir, int(c.workspace.UID), int(c.workspace.GID)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *session) undoState(context.Context) error { return removeTree(s.paths.State) }
-
 func (s *session) doBundle(_ context.Context, c *creation) error {
 	if err := s.m.CheckArtifacts(); err != nil {
 		return &wire.Error{Code: wire.CodeArtifactMismatch, Message: "runsc or the root file system is not the one that was verified", Advice: "have the operator run doctor and restart the broker", Err: err}
@@ -171,18 +156,13 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 	return bundle.Write(s.paths.Bundle, bundle.Build(bundle.Session{
 		ID: s.rec.Session, Rootfs: s.m.Layout.RootfsPin(), Command: c.command, Env: bundle.PiEnv(),
 		UID: c.workspace.UID, GID: c.workspace.GID, Workspace: s.paths.Pin, ReadOnly: c.workspace.ReadOnly,
-		StateDir: s.paths.State, AttachmentsDir: attachments, Files: files, CgroupPath: s.cgroup(),
-		Limits: bundle.Limits{
-			MemoryBytes: int64(c.profile.Memory), CPUs: c.profile.CPUs, PIDs: c.profile.PIDs,
-			OpenFiles: c.profile.OpenFiles, TmpBytes: int64(c.profile.Tmp),
-		},
+		StateDir: s.home(c.profile), AttachmentsDir: attachments, Files: files, CgroupPath: s.cgroup(),
+		Limits:   s.limits(c.profile),
 		Hostname: "sandbox",
 	}))
 }
 
 func (s *session) undoBundle(context.Context) error { return removeTree(s.paths.Bundle) }
-
-func (s *session) cgroup() string { return s.m.Layout.CgroupParent() + "/" + string(s.rec.Session) }
 
 // doContainer makes the pipes and the container.
 func (s *session) doContainer(ctx context.Context, c *creation) error {
@@ -205,7 +185,11 @@ func (s *session) doContainer(ctx context.Context, c *creation) error {
 		return runtimeFailed("create", err)
 	}
 	defer sandbox.Close()
-	return s.update(func(r *record.Record) { r.Sandbox, r.Reaper = sandbox.ID(), reaper.ID() })
+	err = s.update(func(r *record.Record) { r.Sandbox, r.Reaper = sandbox.ID(), reaper.ID() })
+	if err != nil {
+		return err
+	}
+	return s.verifyLimits(pid, s.limits(c.profile))
 }
 
 func (s *session) doStart(ctx context.Context, _ *creation) error {

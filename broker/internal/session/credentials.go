@@ -36,7 +36,7 @@ func (s *session) copyCredentials(c *creation) ([]bundle.File, error) {
 		return nil, err
 	}
 	// What is in a home may be an agent's, so nothing is followed out of it.
-	home, err := os.OpenRoot(s.paths.State)
+	home, err := os.OpenRoot(s.home(c.profile))
 	if err != nil {
 		return nil, err
 	}

@@ -105,16 +105,15 @@ func (s *session) undoSpool(context.Context) error { return removeTree(s.paths.S
 // doSocket makes the listening socket. A connection that comes before the
 // bridge is there waits in its backlog.
 func (s *session) doSocket(context.Context, *creation) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	// Under the lock, so that no change of the users falls between.
+	s.mu.Lock()
+	fd, err := layout.Bind(s.paths.Socket, s.peers)
+	if err == nil {
+		s.spares[wire.FDListener] = fd
+	}
+	s.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("make the socket: %w", err)
-	}
-	s.hold(wire.FDListener, fd)
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: s.paths.Socket}); err != nil {
-		return fmt.Errorf("bind %s: %w", s.paths.Socket, err)
-	}
-	if err := layout.Share(s.paths.Socket, s.peers); err != nil {
-		return err
+		return &wire.Error{Code: wire.CodeInternal, Message: "the session's socket can't be made", Advice: "have the operator look at the broker's log", Err: err}
 	}
 	if err := unix.Listen(fd, 128); err != nil {
 		return fmt.Errorf("listen: %w", err)

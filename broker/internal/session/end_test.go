@@ -18,7 +18,7 @@ func TestDeleteConverges(t *testing.T) {
 	m := s.manager()
 	info := s.create(m, "")
 	s.runtime.failDelete = errors.New("it does not die")
-	if err := m.Delete(context.Background(), "one", info.Session); wire.CodeOf(err) != wire.CodeInternal {
+	if err := m.Delete(context.Background(), Of("one"), info.Session); wire.CodeOf(err) != wire.CodeInternal {
 		t.Errorf("got %v", err)
 	}
 	if !s.hasState(m, info.Session, wire.StateDeleting)() {
@@ -36,7 +36,7 @@ func TestTerminateKills(t *testing.T) {
 	if err := unix.Kill(int(info.SandboxPID), unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	got, err := m.Terminate(context.Background(), "one", info.Session, 50*time.Millisecond)
+	got, err := m.Terminate(context.Background(), Of("one"), info.Session, 50*time.Millisecond)
 	if err != nil || got.State != wire.StateExited || got.Exit.Reason != wire.ReasonTerminated {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -78,7 +78,7 @@ func TestExitOrder(t *testing.T) {
 			if got := <-reason; got != wire.ReasonExited {
 				t.Errorf("the bridge was told %q", got)
 			}
-			i, err := m.Inspect("one", info.Session)
+			i, err := m.Inspect(Of("one"), info.Session)
 			if err != nil || *i.Exit != report {
 				t.Errorf("got %+v, %v, want %+v", i.Exit, err, report)
 			}
@@ -92,11 +92,41 @@ func TestSignalToNone(t *testing.T) {
 	s := newSystem(t)
 	m := s.manager()
 	info := s.create(m, "")
-	if err := m.Signal(context.Background(), "one", info.Session, "USR2"); err != nil && !errors.Is(err, runsc.ErrNotFound) {
+	if err := m.Signal(context.Background(), Of("one"), info.Session, "USR2"); err != nil && !errors.Is(err, runsc.ErrNotFound) {
 		t.Error(err)
 	}
 	s.delete(m, info.Session)
-	if err := m.Signal(context.Background(), "one", info.Session, "TERM"); wire.CodeOf(err) != wire.CodeUnknownSession {
+	if err := m.Signal(context.Background(), Of("one"), info.Session, "TERM"); wire.CodeOf(err) != wire.CodeUnknownSession {
 		t.Errorf("got %v", err)
+	}
+}
+
+// R31: memory is blamed for an end that it caused, and for no other.
+func TestReasons(t *testing.T) {
+	exited := func(code int64, signal string) *wire.Exit {
+		return &wire.Exit{Code: code, Signal: signal, Reason: wire.ReasonExited, InputDelivered: 7}
+	}
+	unseen := &wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown, InputDelivered: 7}
+	for name, c := range map[string]struct {
+		s    *session
+		want wire.Exit
+	}{
+		"nothing is known":            {&session{}, wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown}},
+		"the sandbox was killed":      {&session{oom: true, reported: unseen}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonOutOfMemory, InputDelivered: 7}},
+		"killed, and no bridge":       {&session{oom: true}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonOutOfMemory}},
+		"the first process":           {&session{oom: true, reported: exited(137, "KILL")}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonOutOfMemory, InputDelivered: 7}},
+		"a child, long ago":           {&session{oom: true, reported: exited(0, "")}, wire.Exit{Reason: wire.ReasonExited, InputDelivered: 7}},
+		"a child, long ago, then 255": {&session{oom: true, reported: exited(unobserved, "")}, wire.Exit{Code: unobserved, Reason: wire.ReasonExited, InputDelivered: 7}},
+		"a child, then a client":      {&session{oom: true, reported: exited(137, "KILL"), signals: map[string]bool{"KILL": true}}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonTerminated, InputDelivered: 7}},
+		"no more threads":             {&session{crowded: true, reported: exited(2, "")}, wire.Exit{Code: 2, Reason: wire.ReasonTooManyProcesses, InputDelivered: 7}},
+		"threads, long ago":           {&session{crowded: true, reported: exited(0, "")}, wire.Exit{Reason: wire.ReasonExited, InputDelivered: 7}},
+		"the agent's own 2":           {&session{reported: exited(2, "")}, wire.Exit{Code: 2, Reason: wire.ReasonExited, InputDelivered: 7}},
+		"somebody's KILL":             {&session{reported: exited(137, "KILL")}, wire.Exit{Code: 137, Signal: "KILL", Reason: wire.ReasonExited, InputDelivered: 7}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := c.s.exit(); got != c.want {
+				t.Errorf("got %+v, want %+v", got, c.want)
+			}
+		})
 	}
 }

@@ -209,6 +209,7 @@ func runFakeBridge() int {
 		b.fds[name] = fds[i]
 	}
 	say("uid %d has %v", uidOfSelf(), b.c.Descriptors)
+	say("serves %v", b.c.PeerUIDs)
 	return b.behave()
 }
 

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
@@ -53,9 +55,13 @@ type Runtime interface {
 // Config is what a Manager works with. Everything in it stays the caller's and
 // must outlive the Manager.
 type Config struct {
-	Layout   layout.Layout
+	Layout layout.Layout
+	// Registry is the configuration to begin with; Use replaces it.
 	Registry *registry.Config
 	Runtime  Runtime
+	// Groups are the cgroups of the sessions, and Images their homes.
+	Groups *cgroup.Groups
+	Images *disk.Images
 	// CheckArtifacts says before each session whether runsc and the rootfs are
 	// still those that were verified. The rootfs is pinned at Layout.RootfsPin.
 	CheckArtifacts func() error
@@ -70,9 +76,8 @@ type Config struct {
 
 // Manager owns all sessions. It is safe for concurrent use.
 //
-// Requests are answered within the scope of one deployment: a session of
-// another one is as one that never existed. The empty scope is the operator's
-// and holds all.
+// Requests are answered within a Scope: a session outside of it is as one that
+// never existed.
 type Manager struct {
 	Config
 	store  *record.Store
@@ -84,6 +89,9 @@ type Manager struct {
 	// while what runsc shares between containers is removed.
 	idle sync.RWMutex
 
+	// registry is the configuration in force.
+	registry atomic.Pointer[registry.Config]
+
 	mu       sync.Mutex
 	sessions map[wire.SessionID]*session
 }
@@ -93,10 +101,9 @@ type session struct {
 	m     *Manager
 	log   hclog.Logger
 	paths layout.Session
-	// profile and peers are those of its creation; unused after a restart,
-	// which leaves no descriptors for another bridge.
+	// profile is that of its creation; unused after a restart, which leaves no
+	// descriptors for another bridge.
 	profile registry.Profile
-	peers   []uint32
 
 	ctx    context.Context // ends with the manager or the session
 	cancel context.CancelFunc
@@ -111,12 +118,14 @@ type session struct {
 	spares   map[wire.DescriptorName]int
 	reaper   *process.Process
 	bridge   *bridge
+	// peers may use the session's socket: its deployment's users.
+	peers    []uint32
 	restarts []time.Time
 	// reported is the exit as the bridge knows it; signals are those that were
-	// sent; oom is what the kernel says.
-	reported *wire.Exit
-	signals  map[string]bool
-	oom      bool
+	// sent; oom and crowded are what the kernel says of memory and threads.
+	reported     *wire.Exit
+	signals      map[string]bool
+	oom, crowded bool
 }
 
 // New makes a manager. Recover comes next, then requests.
@@ -125,7 +134,9 @@ func New(c Config) *Manager {
 		c.Audit = audit.ToLog(c.Log)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Manager{Config: c, store: record.Open(c.Layout.Records()), ctx: ctx, cancel: cancel, sessions: make(map[wire.SessionID]*session)}
+	m := &Manager{Config: c, store: record.Open(c.Layout.Records()), ctx: ctx, cancel: cancel, sessions: make(map[wire.SessionID]*session)}
+	m.registry.Store(c.Registry)
+	return m
 }
 
 // Close lets go of all sessions, which go on, and waits for the end of what
@@ -137,7 +148,7 @@ func (m *Manager) Close() error {
 	m.mu.Unlock()
 	m.work.Wait()
 	m.mu.Lock()
-	all := m.sorted("")
+	all := m.sorted(Operator())
 	m.mu.Unlock()
 	for _, s := range all {
 		s.dropSpares()
@@ -150,7 +161,7 @@ func (m *Manager) Close() error {
 // alone keep the pipes of its session.
 func (m *Manager) awaitBridges() {
 	m.mu.Lock()
-	all := m.sorted("")
+	all := m.sorted(Operator())
 	m.mu.Unlock()
 	ctx, cancel := context.WithTimeout(m.ctx, handoverTimeout)
 	defer cancel()
@@ -179,7 +190,7 @@ func (m *Manager) release() error {
 	if m.count() > 0 {
 		return nil
 	}
-	return errors.Join(m.Runtime.Tidy(), cgroup.RemoveEmpty(m.Layout.CgroupParent()))
+	return errors.Join(m.Runtime.Tidy(), m.Groups.RemoveEmpty(m.Groups.Parent()))
 }
 
 func (m *Manager) count() int {
@@ -216,7 +227,11 @@ func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error)
 	if m.ctx.Err() != nil {
 		return nil, stopping()
 	}
-	if n := len(m.sorted(d.ID)); n >= d.MaxSessions {
+	current := m.registry.Load().Deployments[d.ID]
+	if current == nil || current.Container != d.Container {
+		return nil, &wire.Error{Code: wire.CodePermissionDenied, Message: "the deployment is not registered any more as it was", Advice: "connect to its socket again, or have the operator register it"}
+	}
+	if n := len(m.sorted(Of(d.ID))); n >= d.MaxSessions {
 		return nil, &wire.Error{
 			Code: wire.CodeTooManySessions, Message: fmt.Sprintf("the deployment has %d sessions, the limit is %d", n, d.MaxSessions),
 			Advice: "delete sessions that have ended, or have the operator raise max_sessions",
@@ -231,6 +246,8 @@ func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error)
 		Workspace: r.Workspace, Folder: r.Folder, Profile: r.Profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
 		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: bridgeUID, ReaperUID: reaperUID,
 	})
+	s.peers = current.PeerUIDs
+	s.rec.Cgroup = m.Groups.Path(s.rec.Session)
 	s.turn <- struct{}{}
 	m.sessions[s.rec.Session] = s
 	m.work.Add(1)
@@ -243,7 +260,7 @@ func (m *Manager) freeUIDs() (bridge, reaper uint32, err error) {
 		used[s.rec.BridgeUID] = true
 		used[s.rec.ReaperUID] = true
 	}
-	b := m.Registry.Bridge
+	b := m.registry.Load().Bridge
 	for i := range b.Pairs() {
 		if bridge, reaper = b.Pair(i); !used[bridge] && !used[reaper] {
 			return bridge, reaper, nil
@@ -254,10 +271,10 @@ func (m *Manager) freeUIDs() (bridge, reaper uint32, err error) {
 
 // sorted returns the sessions of a scope in the order of their ids. The
 // caller holds the lock.
-func (m *Manager) sorted(scope string) []*session {
+func (m *Manager) sorted(scope Scope) []*session {
 	var all []*session
 	for _, s := range m.sessions {
-		if scope == "" || s.rec.Deployment == scope {
+		if scope.holds(s.rec.Deployment) {
 			all = append(all, s)
 		}
 	}
@@ -265,17 +282,17 @@ func (m *Manager) sorted(scope string) []*session {
 	return all
 }
 
-func (m *Manager) find(scope string, id wire.SessionID) (*session, error) {
+func (m *Manager) find(scope Scope, id wire.SessionID) (*session, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.sessions[id]; s != nil && (scope == "" || s.rec.Deployment == scope) {
+	if s := m.sessions[id]; s != nil && scope.holds(s.rec.Deployment) {
 		return s, nil
 	}
 	return nil, &wire.Error{Code: wire.CodeUnknownSession, Message: "there is no such session", Advice: "list the sessions"}
 }
 
 // Inspect returns what is known of a session. Error: CodeUnknownSession.
-func (m *Manager) Inspect(scope string, id wire.SessionID) (wire.SessionInfo, error) {
+func (m *Manager) Inspect(scope Scope, id wire.SessionID) (wire.SessionInfo, error) {
 	s, err := m.find(scope, id)
 	if err != nil {
 		return wire.SessionInfo{}, err
@@ -285,7 +302,7 @@ func (m *Manager) Inspect(scope string, id wire.SessionID) (wire.SessionInfo, er
 
 // List returns at most wire.MaxSessionPage sessions whose ids come after the
 // given one, and whether there are more.
-func (m *Manager) List(scope string, after wire.SessionID) (page []wire.SessionInfo, more bool) {
+func (m *Manager) List(scope Scope, after wire.SessionID) (page []wire.SessionInfo, more bool) {
 	m.mu.Lock()
 	all := m.sorted(scope)
 	m.mu.Unlock()

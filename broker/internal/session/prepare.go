@@ -69,7 +69,7 @@ func (s *session) doPin(_ context.Context, c *creation) error {
 // pin resolves the workspace's root and the folder below it, and pins that
 // folder alone: the agent sees nothing of the rest.
 func (s *session) pin(w *registry.Workspace) error {
-	protected, err := s.m.Registry.Protected(s.m.Layout, w.ReadOnly)
+	protected, err := s.m.registry.Load().Protected(s.m.Layout, w.ReadOnly)
 	if err != nil {
 		return err
 	}

@@ -174,7 +174,7 @@ func TestCredentials(t *testing.T) {
 	}
 	// A fixed program gets none.
 	other := s.create(m, "well")
-	if _, err := os.Lstat(s.l.Session("one", false, other.Session).State + "/.pi"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(s.l.Session("one", false, other.Session).Home + "/home/.pi"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a fixed program: %v", err)
 	}
 	s.delete(m, other.Session)

@@ -40,7 +40,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 		s.log.Warn("orphan_found", "advice", "its record is missing; what is left of it is removed")
 	}
 	var failed error
-	for _, s := range m.sorted("") {
+	for _, s := range m.sorted(Operator()) {
 		s.turn <- struct{}{}
 		err := s.recover(ctx)
 		if orphans[s.rec.Session] != nil && err == nil {
@@ -48,6 +48,8 @@ func (m *Manager) Recover(ctx context.Context) error {
 		}
 		failed = errors.Join(failed, err)
 		s.release()
+		// The users may have changed while no broker ran.
+		s.welcome(m.registry.Load())
 	}
 	return failed
 }

@@ -185,6 +185,9 @@ func (s *session) report(exit wire.Exit) (wire.Reason, error) {
 	return reason, nil
 }
 
+// goFatal is the exit code of a Go program that its runtime ends.
+const goFatal = 2
+
 // exit combines what is known of the end. The caller holds the lock.
 func (s *session) exit() wire.Exit {
 	e := wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown}
@@ -192,13 +195,16 @@ func (s *session) exit() wire.Exit {
 		e = *s.reported
 	}
 	switch {
-	case s.oom:
-		e.Reason = wire.ReasonOutOfMemory
-		if e.Code == unobserved {
-			e.Code, e.Signal = 128+int64(unix.SIGKILL), "KILL"
-		}
+	case s.oom && e.Reason == wire.ReasonUnknown:
+		e.Code, e.Signal, e.Reason = 128+int64(unix.SIGKILL), "KILL", wire.ReasonOutOfMemory
+	// A sandbox dies of a thread that it can't have as every Go program.
+	case s.crowded && !s.rec.Terminated && (e.Reason == wire.ReasonUnknown || e.Code == goFatal):
+		e.Reason = wire.ReasonTooManyProcesses
 	case s.rec.Terminated || s.signals[e.Signal]:
 		e.Reason = wire.ReasonTerminated
+	// Where a child was killed for want of memory, the agent has gone on.
+	case s.oom && e.Signal == "KILL":
+		e.Reason = wire.ReasonOutOfMemory
 	case s.reported != nil && e.Reason != wire.ReasonUnknown:
 		e.Reason = wire.ReasonExited
 	default:

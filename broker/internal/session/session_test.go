@@ -69,23 +69,23 @@ func TestLife(t *testing.T) {
 		}
 		found.Close()
 	}
-	if err := m.Signal(context.Background(), "one", info.Session, "TERM"); err != nil {
+	if err := m.Signal(context.Background(), Of("one"), info.Session, "TERM"); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("exited", s.hasState(m, info.Session, wire.StateExited))
 	s.eventually("the reason is told", s.said(`line="reason: terminated"`))
 	s.eventually("the exit code is told", func() bool {
-		i, _ := m.Inspect("one", info.Session)
+		i, _ := m.Inspect(Of("one"), info.Session)
 		return i.Exit.Code == 143 && i.Exit.Signal == "TERM" && i.Exit.Reason == wire.ReasonTerminated
 	})
-	if err := m.Signal(context.Background(), "one", info.Session, "TERM"); wire.CodeOf(err) != wire.CodeSessionNotRunning {
+	if err := m.Signal(context.Background(), Of("one"), info.Session, "TERM"); wire.CodeOf(err) != wire.CodeSessionNotRunning {
 		t.Errorf("signal to the dead: %v", err)
 	}
-	if i, err := m.Terminate(context.Background(), "one", info.Session, time.Second); err != nil || i.State != wire.StateExited {
+	if i, err := m.Terminate(context.Background(), Of("one"), info.Session, time.Second); err != nil || i.State != wire.StateExited {
 		t.Errorf("terminate of the dead: %+v, %v", i, err)
 	}
-	if pins := s.leftovers(); slices.ContainsFunc(pins, func(l string) bool { return strings.HasPrefix(l, s.l.Mounts()) }) {
-		t.Errorf("the pin of an ended session is still there: %q", pins)
+	if pin := s.l.Session("one", false, info.Session).Pin; slices.Contains(s.leftovers(), pin) {
+		t.Errorf("the pin of an ended session is still there: %s", pin)
 	}
 	s.delete(m, info.Session)
 	s.delete(m, info.Session)
@@ -149,10 +149,10 @@ func TestBridgeIsReplaced(t *testing.T) {
 		return func() bool { return strings.Count(s.log.String(), "bridge_replaced") == n }
 	}
 	for i := range 3 {
-		before, _ := m.Inspect("one", info.Session)
+		before, _ := m.Inspect(Of("one"), info.Session)
 		s.kill(int(before.BridgePID))
 		s.eventually("another bridge", replaced(i+1))
-		now, err := m.Inspect("one", info.Session)
+		now, err := m.Inspect(Of("one"), info.Session)
 		if err != nil || now.BridgePID == before.BridgePID || now.SandboxPID != before.SandboxPID || now.State != wire.StateRunning {
 			t.Errorf("got %+v, %v after %+v", now, err, before)
 		}
@@ -194,7 +194,7 @@ func TestBridgeMisbehaves(t *testing.T) {
 			info := s.create(m, profile)
 			s.eventually(string(c.state), s.hasState(m, info.Session, c.state))
 			s.eventually(c.said, s.said(c.said))
-			if i, err := m.Inspect("one", other.Session); err != nil || i.State != wire.StateRunning || i.BridgePID != other.BridgePID {
+			if i, err := m.Inspect(Of("one"), other.Session); err != nil || i.State != wire.StateRunning || i.BridgePID != other.BridgePID {
 				t.Errorf("the other session is %+v, %v", i, err)
 			}
 			s.delete(m, info.Session)
@@ -258,20 +258,20 @@ func TestScopes(t *testing.T) {
 	never := wire.SessionID(strings.Repeat("0", 32))
 	ctx := context.Background()
 	for name, do := range map[string]func(id wire.SessionID) error{
-		"inspect":   func(id wire.SessionID) error { _, err := m.Inspect("two", id); return err },
-		"signal":    func(id wire.SessionID) error { return m.Signal(ctx, "two", id, "KILL") },
-		"terminate": func(id wire.SessionID) error { _, err := m.Terminate(ctx, "two", id, 0); return err },
-		"delete":    func(id wire.SessionID) error { return m.Delete(ctx, "two", id) },
+		"inspect":   func(id wire.SessionID) error { _, err := m.Inspect(Of("two"), id); return err },
+		"signal":    func(id wire.SessionID) error { return m.Signal(ctx, Of("two"), id, "KILL") },
+		"terminate": func(id wire.SessionID) error { _, err := m.Terminate(ctx, Of("two"), id, 0); return err },
+		"delete":    func(id wire.SessionID) error { return m.Delete(ctx, Of("two"), id) },
 	} {
 		theirs, none := do(info.Session), do(never)
 		if (theirs == nil) != (none == nil) || theirs != nil && theirs.Error() != none.Error() {
 			t.Errorf("%s: got %v for another's session and %v for none", name, theirs, none)
 		}
 	}
-	if page, _ := m.List("two", ""); len(page) != 0 {
+	if page, _ := m.List(Of("two"), ""); len(page) != 0 {
 		t.Errorf("two lists %+v", page)
 	}
-	if i, err := m.Inspect("one", info.Session); err != nil || i.State != wire.StateRunning {
+	if i, err := m.Inspect(Of("one"), info.Session); err != nil || i.State != wire.StateRunning {
 		t.Errorf("got %+v, %v", i, err)
 	}
 	s.delete(m, info.Session)
@@ -291,14 +291,14 @@ func TestLimitAndSlowCreate(t *testing.T) {
 		}()
 	}
 	s.eventually("three are being made", func() bool {
-		page, _ := m.List("one", "")
+		page, _ := m.List(Of("one"), "")
 		return len(page) == 3
 	})
 	if _, err := m.Create(ctx, s.config.Deployments["one"], wire.Create{ID: 1, Workspace: "project"}); wire.CodeOf(err) != wire.CodeTooManySessions {
 		t.Errorf("got %v", err)
 	}
-	page, _ := m.List("one", "")
-	if i, err := m.Inspect("one", page[0].Session); err != nil || i.State != wire.StateCreating {
+	page, _ := m.List(Of("one"), "")
+	if i, err := m.Inspect(Of("one"), page[0].Session); err != nil || i.State != wire.StateCreating {
 		t.Errorf("got %+v, %v", i, err)
 	}
 	// A deletion ends a creation, which is then reported as given up.
@@ -335,7 +335,7 @@ func TestListPages(t *testing.T) {
 	var all []wire.SessionID
 	after := wire.SessionID("")
 	for {
-		page, more := m.List("one", after)
+		page, more := m.List(Of("one"), after)
 		for _, i := range page {
 			all = append(all, i.Session)
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
@@ -68,6 +70,8 @@ type system struct {
 	l       layout.Layout
 	config  *registry.Config
 	runtime *fakeRuntime
+	groups  *cgroup.Groups
+	images  *disk.Images
 	log     *syncBuffer
 	exe     int
 }
@@ -109,6 +113,7 @@ func newSystem(t testing.TB) *system {
 		if t.Failed() {
 			s.killBridges()
 		}
+		s.groups.RemoveEmpty(s.groups.Parent())
 		workspace.ReleasePinRoot(s.l.Mounts())
 		os.RemoveAll(prefix)
 	})
@@ -126,6 +131,8 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 	must(err)
 	must(l.Prepare(map[string]bool{"one": false, "two": true}))
 	must(workspace.PreparePinRoot(l.Mounts()))
+	groups, err := cgroup.Open(l.CgroupParent())
+	must(err)
 	must(os.MkdirAll(prefix+"/ws", 0o755))
 	must(os.Chown(prefix+"/ws", 1000, 1000))
 	exe, err := unix.Open(os.Getenv(bridgeProgram), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -141,17 +148,18 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 				"project": {Root: prefix + "/ws", UID: 1000, GID: 1000},
 				"missing": {Root: prefix + "/missing", UID: 1000, GID: 1000},
 			},
-			Profiles: map[string]*registry.Profile{"pi": {Kind: registry.KindPi, Framing: wire.FramingPi, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaveWell}},
+			Profiles: map[string]*registry.Profile{"pi": {Kind: registry.KindPi, State: registry.Unlimited, Framing: wire.FramingPi, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaveWell}},
 		}
 		for name, behaviour := range map[string]registry.Size{
 			"well": behaveWell, "garbage": behaveGarbage, "dying": behaveDying, "crashing": behaveCrashing, "failing": behaveFailing, "deaf": behaveDeaf,
 			"early": behaveEarlyExit, "smuggling": behaveSmuggling, "closing": behaveClosingInput, "foreign": behaveForeign, "signalling": behaveSignalling,
 			"flooding": behaveFlooding, "oversized": behaveOversized,
 		} {
-			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour}
+			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour, State: registry.Unlimited}
 		}
+		config.Deployments[id].Profiles["well"].State = disk.MinSize
 	}
-	return &system{t: t, l: l, config: config, runtime: &fakeRuntime{root: prefix + "/fake"}, log: &syncBuffer{}, exe: exe}
+	return &system{t: t, l: l, config: config, runtime: &fakeRuntime{root: prefix + "/fake"}, groups: groups, images: &disk.Images{}, log: &syncBuffer{}, exe: exe}
 }
 
 // manager makes a manager that has recovered. It is closed with the test
@@ -168,7 +176,7 @@ func (s *system) manager() *Manager {
 
 func (s *system) newManager() *Manager {
 	return New(Config{
-		Layout: s.l, Registry: s.config, Runtime: s.runtime, CheckArtifacts: func() error { return nil }, Bridge: s.exe, Boot: "this",
+		Layout: s.l, Registry: s.config, Runtime: s.runtime, Groups: s.groups, Images: s.images, CheckArtifacts: func() error { return nil }, Bridge: s.exe, Boot: "this",
 		Log: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Info}),
 	})
 }
@@ -184,7 +192,7 @@ func (s *system) create(m *Manager, profile string) wire.SessionInfo {
 
 func (s *system) delete(m *Manager, id wire.SessionID) {
 	s.t.Helper()
-	if err := m.Delete(context.Background(), "", id); err != nil {
+	if err := m.Delete(context.Background(), Operator(), id); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -207,7 +215,7 @@ func (s *system) said(text string) func() bool {
 
 func (s *system) hasState(m *Manager, id wire.SessionID, state wire.State) func() bool {
 	return func() bool {
-		i, err := m.Inspect("", id)
+		i, err := m.Inspect(Operator(), id)
 		return err == nil && i.State == state
 	}
 }

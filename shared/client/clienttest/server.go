@@ -122,6 +122,19 @@ func (s *Server) KillBridge(id wire.SessionID) {
 	}
 }
 
+// ExpireLease does to a session's writer what its bridge does when the lease
+// has run out; it reports whether there is a writer.
+func (s *Server) ExpireLease(id wire.SessionID) bool {
+	h := s.find(id)
+	if h == nil {
+		return false
+	}
+	var old *connection
+	var generation uint64
+	h.change(func() { old, generation, h.writer = h.writer, h.generation, nil })
+	return old != nil && old.send(wire.Fenced{Generation: generation}) == nil
+}
+
 // Close ends all sessions and connections, and removes the folder.
 func (s *Server) Close() {
 	close(s.quit)

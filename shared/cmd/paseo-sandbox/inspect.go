@@ -77,12 +77,18 @@ func (a *app) printInspection(info wire.SessionInfo, s wire.Status, bridgeErr er
 	writer := "none"
 	if s.HasWriter {
 		writer = fmt.Sprintf("%q, generation %d", s.Writer, s.Generation)
+		if s.LeaseMillis > 0 {
+			writer += fmt.Sprintf(", %d of %d ms of its lease left", s.LeaseRemainingMillis, s.LeaseMillis)
+		}
 	}
 	row("writer", "%s; %d observers", writer, s.Observers)
 	row("records", "%d to %d held, epoch %s", s.LostBefore, s.NextSequence-1, s.Epoch)
 	row("output", "%d bytes on stdout, %d on stderr; %d of %d held", s.StdoutBytes, s.StderrBytes, s.SpoolBytes, s.SpoolLimit)
 	row("input", "%d bytes accepted, %d delivered%s", s.InputAccepted, s.InputDelivered, when(s.InputClosed, "; closed"))
-	row("stalled", "%t", s.OutputStalled)
+	if s.Overflow == wire.OverflowDropOldest {
+		row("dropped", "%d records, %d bytes", s.DroppedRecords, s.DroppedBytes)
+	}
+	row("stalled", "%t%s", s.OutputStalled, when(s.OutputStalled, " ("+string(s.StallReason)+")"))
 	for _, p := range s.Pending {
 		row("waits for an answer", "%s (record %d)", p.RequestID, p.Sequence)
 	}

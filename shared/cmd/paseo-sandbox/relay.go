@@ -105,7 +105,10 @@ func (r *relay) join(ctx context.Context, o client.AttachOptions) (*wire.Attache
 func (r *relay) run() (exit *wire.Exit, err error) {
 	for {
 		exit, err = r.serve()
-		if exit != nil || wire.CodeOf(err) != client.CodeConnectionLost {
+		// A relay that was stopped, by a shell's job control for instance, goes
+		// on, unless somebody else has become the writer.
+		code := wire.CodeOf(err)
+		if exit != nil || code != client.CodeConnectionLost && code != client.CodeLeaseExpired {
 			return exit, err
 		}
 		if err := r.reconnect(err); err != nil {

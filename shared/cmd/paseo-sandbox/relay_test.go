@@ -244,6 +244,24 @@ func TestReconnect(t *testing.T) {
 	c.wait(0)
 }
 
+// R42: a relay whose lease has run out, because a shell stopped it, goes on
+// when nobody else is the writer, and no byte of either direction is missing.
+func TestLeaseExpired(t *testing.T) {
+	server := clienttest.Start(t, clienttest.Echo)
+	c := start(t, server, runArgs...)
+	for i := range 5 {
+		c.write(fmt.Sprintf("line %d\n", i))
+		c.read(fmt.Sprintf("line %d\n", i))
+		if !server.ExpireLease(server.Sessions()[0].Session) {
+			t.Fatal("the relay is not the writer")
+		}
+		c.write(fmt.Sprintf("after %d\n", i))
+		c.read(fmt.Sprintf("after %d\n", i))
+	}
+	c.stdin.Close()
+	c.wait(0)
+}
+
 // A session that is deleted under the command is an error, not the end.
 func TestSessionGone(t *testing.T) {
 	server := clienttest.Start(t, clienttest.Echo)

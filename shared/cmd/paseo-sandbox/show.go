@@ -57,6 +57,8 @@ func describeExit(e *wire.Exit) string {
 	switch e.Reason {
 	case wire.ReasonOutOfMemory:
 		s += ", out of memory"
+	case wire.ReasonTooManyProcesses:
+		s += ", too many processes"
 	case wire.ReasonTerminated:
 		s += ", terminated"
 	case wire.ReasonUnknown:

@@ -1,8 +1,6 @@
 package cgroup
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,31 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// root is where the hierarchies are mounted (cgroups(7)).
-const root = "/sys/fs/cgroup"
-
 // OOMKilled reports whether the kernel has killed a process of the cgroup for
 // want of memory. Ask before the container is deleted: the count goes with the
 // cgroup. A cgroup that is gone was not killed.
-func OOMKilled(path string) (bool, error) {
-	// The same line, "oom_kill N", stands in v1's memory.oom_control and in
-	// v2's memory.events.
-	for _, name := range []string{
-		filepath.Join(root, "memory", path, "memory.oom_control"),
-		filepath.Join(root, path, "memory.events"),
-	} {
-		b, err := os.ReadFile(name)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
-			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("look for an out-of-memory kill: %w", err)
-		}
-		lines := bufio.NewScanner(bytes.NewReader(b))
-		for lines.Scan() {
-			if count, ok := strings.CutPrefix(lines.Text(), "oom_kill "); ok && count != "0" {
-				return true, nil
-			}
+func (g *Groups) OOMKilled(path string) (bool, error) {
+	return g.happened("memory", path, g.pick("memory.oom_control", "memory.events"), "oom_kill")
+}
+
+// Crowded reports whether the kernel has refused the cgroup a thread, as
+// OOMKilled does.
+func (g *Groups) Crowded(path string) (bool, error) {
+	return g.happened("pids", path, "pids.events", "max")
+}
+
+// happened reports whether a file counts an event, as "NAME N".
+func (g *Groups) happened(controller, path, file, name string) (bool, error) {
+	b, err := os.ReadFile(g.file(controller, path, file))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for limits that were reached: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if count, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok && count != "0" {
+			return true, nil
 		}
 	}
 	return false, nil
@@ -49,8 +47,8 @@ const retryInterval = 5 * time.Millisecond
 
 // Remove removes the cgroup in every hierarchy. It waits until the context ends
 // for processes that are dying. It is idempotent.
-func Remove(ctx context.Context, path string) error {
-	dirs, err := everywhere(path)
+func (g *Groups) Remove(ctx context.Context, path string) error {
+	dirs, err := g.everywhere(path)
 	if err != nil {
 		return err
 	}
@@ -64,8 +62,8 @@ func Remove(ctx context.Context, path string) error {
 
 // RemoveEmpty removes the cgroup in every hierarchy in which nothing is in it.
 // It is idempotent.
-func RemoveEmpty(path string) error {
-	dirs, err := everywhere(path)
+func (g *Groups) RemoveEmpty(path string) error {
+	dirs, err := g.everywhere(path)
 	if err != nil {
 		return err
 	}
@@ -80,17 +78,17 @@ func RemoveEmpty(path string) error {
 }
 
 // everywhere returns the cgroup's folders in all hierarchies, there or not.
-func everywhere(path string) ([]string, error) {
+func (g *Groups) everywhere(path string) ([]string, error) {
 	clean := filepath.Clean("/" + path)
 	if clean == "/" {
 		return nil, fmt.Errorf("remove cgroup: %q is the root", path)
 	}
-	hierarchies, err := filepath.Glob(root + "/*")
+	hierarchies, err := filepath.Glob(g.root + "/*")
 	if err != nil {
 		return nil, fmt.Errorf("remove cgroup: %w", err)
 	}
 	var dirs []string
-	for _, h := range append(hierarchies, root) {
+	for _, h := range append(hierarchies, g.root) {
 		dirs = append(dirs, filepath.Join(h, clean))
 	}
 	return dirs, nil

@@ -1,0 +1,44 @@
+package server
+
+import (
+	"errors"
+
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
+	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
+	"git.jb.codes/jb/paseo-sandbox/wire"
+)
+
+func (c *conn) audit(e audit.Entry, err error) {
+	c.endpoint.server.audit(c.peer, c.endpoint.scope.String(), e, err)
+}
+
+// ReloadOnSignal is a reload that the kernel says nobody's name for.
+func (s *Server) ReloadOnSignal() {
+	s.audit(peercred.Peer{}, "(signal)", audit.Entry{Operation: wire.Reload{}.Kind(), Changed: true}, s.reload(session.Operator()))
+}
+
+// reload is the operator's alone. What is wrong with a configuration is the
+// operator's to know, on whichever way it was asked for.
+func (s *Server) reload(scope session.Scope) error {
+	if !scope.IsOperator() {
+		return &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes this request", Advice: "have the operator run broker-admin reload"}
+	}
+	err := s.Reload()
+	if err != nil {
+		e := session.AsError(err)
+		s.Log.Error("reload_failed", "code", string(e.Code), "message", e.Message, "configuration", "the one before is still in force")
+	}
+	return err
+}
+
+// audit writes the one line about a decision. It never holds what a client
+// sent, except for an id or name of the right form.
+func (s *Server) audit(peer peercred.Peer, scope string, e audit.Entry, err error) {
+	e.UID, e.GID, e.PID, e.Deployment = peer.UID(), peer.GID(), peer.PID(), scope
+	s.Manager.Audit.Record(e.Decided(err))
+	var cause *wire.Error
+	if errors.As(err, &cause) && cause.Err != nil {
+		s.Log.Warn("request_failed", "operation", e.Operation, "session", e.Session, "error", err.Error())
+	}
+}
