@@ -235,6 +235,7 @@ func TestCredentialTargetsStayInTheHome(t *testing.T) {
 	must(t, os.WriteFile(file, nil, 0o600))
 	_, err := ses.copyCredentials(&creation{
 		workspace:   &registry.Workspace{UID: 1000, GID: 1000},
+		profile:     &registry.Profile{State: registry.Unlimited},
 		credentials: map[string]*registry.Credential{"key": {File: file, As: "auth.json"}},
 	})
 	if err == nil {
