@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
@@ -22,11 +23,17 @@ const maxRestarts = 5
 // restartWindow is longer in tests, where a slow machine must not matter.
 var restartWindow = 10 * time.Second
 
+// recordRetry is the time between two tries to record a bridge on a full disk.
+const recordRetry = time.Second
+
 // bridge is one run of a session's bridge.
 type bridge struct {
 	proc *process.Process
 	// conn is nil for a bridge of an earlier broker, until it is resumed.
 	conn *net.UnixConn
+	// lines is what it writes to its standard error; nil for one of an earlier
+	// broker.
+	lines *os.File
 	// ready gets nil or the bridge's failure, once.
 	ready chan error
 	// done is closed when nobody reads conn any more.
@@ -74,6 +81,10 @@ func (s *session) launch() (*bridge, error) {
 		return nil, err
 	}
 	defer unix.Close(remote)
+	if err := refuseRights(conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
 	var log [2]int
 	if err := unix.Pipe2(log[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		conn.Close()
@@ -97,20 +108,31 @@ func (s *session) launch() (*bridge, error) {
 		lines.Close()
 		return nil, err
 	}
-	b := &bridge{proc: proc, conn: conn, ready: make(chan error, 1), done: make(chan struct{})}
+	b := &bridge{proc: proc, conn: conn, lines: lines, ready: make(chan error, 1), done: make(chan struct{})}
 	s.mu.Lock()
 	s.bridge = b
 	s.mu.Unlock()
 	s.m.work.Add(2)
 	go func() {
 		defer s.m.work.Done()
-		s.relay(b, lines)
+		s.relay(b)
 	}()
 	go func() {
 		defer s.m.work.Done()
 		s.serve(b)
 	}()
 	return b, nil
+}
+
+// refuseRights is layout.RefuseRights for the connection of a bridge.
+func refuseRights(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var refused error
+	err = raw.Control(func(fd uintptr) { refused = layout.RefuseRights(int(fd)) })
+	return errors.Join(err, refused)
 }
 
 func (s *session) configure(conn *net.UnixConn) error {
@@ -181,9 +203,18 @@ func (s *session) replace(old *bridge) bool {
 	exit, _ := old.proc.Exit()
 	s.happened("bridgeDied", "")
 	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
-	<-old.done
+	old.silence()
+	select {
+	case <-old.done:
+	case <-s.ctx.Done():
+		return false
+	}
 	old.proc.Close()
 	names, _ := s.shared()
+	if len(names) == 0 && s.state() == wire.StateExited {
+		s.revisitLater() // on its files
+		return false
+	}
 	if len(names) == 0 {
 		s.abandon("it died before it could give a restarted broker the descriptors")
 		return false
@@ -201,7 +232,15 @@ func (s *session) replace(old *bridge) bool {
 			s.abandon("its bridge can't be started")
 			return false
 		}
+		if s.ctx.Err() != nil {
+			// It may have the pipes: a deletion ends it, or the next broker
+			// takes it up.
+			return false
+		}
 		s.kill(b)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			s.excuse()
+		}
 		return true
 	}
 	if s.state() == wire.StateStalled {
@@ -210,6 +249,18 @@ func (s *session) replace(old *bridge) bool {
 	s.happened("bridgeReplaced", "")
 	s.log.Info("bridge_replaced", "pid", s.info().BridgePID)
 	return true
+}
+
+// silence ends the reading of a bridge that is dead: it may have given its ends
+// of the socket and of the log to others, who keep them open.
+func (b *bridge) silence() {
+	soon := time.Now().Add(deathTimeout)
+	if b.conn != nil {
+		b.conn.SetReadDeadline(soon)
+	}
+	if b.lines != nil {
+		b.lines.SetReadDeadline(soon)
+	}
 }
 
 // kill kills a bridge. While it can't die the session is stalled; attend goes
@@ -236,6 +287,15 @@ func (s *session) mayRestart() bool {
 	}
 	s.restarts = append(recent, now)
 	return len(recent) < maxRestarts
+}
+
+// excuse forgives the last bridge its death: the disk has no room for its
+// record. It waits, because that may last.
+func (s *session) excuse() {
+	s.mu.Lock()
+	s.restarts = s.restarts[:len(s.restarts)-1]
+	s.mu.Unlock()
+	s.wait(recordRetry)
 }
 
 // abandon says that nobody holds the pipes from now on. The process goes on
@@ -277,8 +337,12 @@ func (s *session) undoBridge(ctx context.Context) error {
 	if err := b.proc.Kill(ctx); err != nil {
 		return err
 	}
-	<-b.done
-	return b.proc.Close()
+	select {
+	case <-b.done:
+		return b.proc.Close()
+	case <-ctx.Done():
+		return fmt.Errorf("the bridge's socket is still read: %w", context.Cause(ctx))
+	}
 }
 
 // killRecorded ends a process that only the record knows.

@@ -2,12 +2,14 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -203,4 +205,41 @@ func TestOrphans(t *testing.T) {
 	s.killBridges() // of which only the record knew
 	s.manager()
 	s.checkNothingLeft()
+}
+
+// R32, R33: what can't be removed of one session keeps no broker from starting:
+// not for ever, and not by its code, which is the session's and not the
+// broker's.
+func TestRecoveryGoesOn(t *testing.T) {
+	defer func(d time.Duration) { undoTimeout = d }(undoTimeout)
+	undoTimeout = time.Second
+	for name, block := range map[string]func(*fakeRuntime){
+		"stuck":  func(f *fakeRuntime) { f.stuck = true },
+		"failed": func(f *fakeRuntime) { f.failDelete = runtimeFailed("delete", errors.New("no")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t)
+			id := s.crash("running")
+			s.killSandbox(id)
+			block(s.runtime)
+			m := s.newManager()
+			defer m.Close()
+			done := make(chan error, 1)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			go func() { done <- m.Recover(ctx) }()
+			select {
+			case err := <-done:
+				if wire.CodeOf(err) != wire.CodeInternal {
+					t.Errorf("got %v", err)
+				}
+			case <-time.After(60 * time.Second):
+				t.Error("the broker does not start")
+				cancel()
+				<-done
+			}
+			s.runtime.stuck, s.runtime.failDelete = false, nil
+			s.delete(m, id)
+		})
+	}
 }

@@ -29,11 +29,7 @@ func (s *session) begin() {
 		}()
 	}
 	if bridge == nil && s.state() == wire.StateExited {
-		s.m.work.Add(1)
-		go func() {
-			defer s.m.work.Done()
-			s.revisit()
-		}()
+		s.revisitLater()
 	}
 	if bridge != nil {
 		s.m.work.Add(1)
@@ -75,6 +71,8 @@ func (s *session) finish() {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, undoTimeout)
 	defer cancel()
+	names, _ := s.shared()
+	lost := s.state() == wire.StateUnattached && len(names) == 0
 	err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx))
 	if s.ctx.Err() != nil {
 		return // a deletion, or the next broker, does it again
@@ -92,6 +90,9 @@ func (s *session) finish() {
 	s.happened("ended", string(e.Reason))
 	close(s.ended)
 	s.log.Info("session_ended", "code", e.Code, "signal", e.Signal, "reason", string(e.Reason))
+	if lost {
+		s.revisitLater()
+	}
 }
 
 // undoContainer removes the container, its reaper and its cgroup.

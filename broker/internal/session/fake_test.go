@@ -34,6 +34,8 @@ type fakeRuntime struct {
 	root string
 	// failCreate, failStart and failDelete are returned instead.
 	failCreate, failStart, failDelete error
+	// stuck makes Delete wait for its context.
+	stuck bool
 	// created runs in the middle of Create.
 	created func()
 	// hold, if set, is waited for in Create.
@@ -89,6 +91,10 @@ func (f *fakeRuntime) Signal(_ context.Context, id wire.SessionID, name string) 
 func (f *fakeRuntime) Delete(ctx context.Context, id wire.SessionID) error {
 	if f.failDelete != nil {
 		return f.failDelete
+	}
+	if f.stuck {
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	for _, pid := range processesOf(id) {
 		p, err := process.Open(pid)
@@ -182,6 +188,8 @@ const (
 	behaveOversized
 	behaveReturning
 	behaveLying
+	behaveSharing
+	behaveSlow
 )
 
 type fakeBridge struct {
@@ -225,9 +233,17 @@ func (b *fakeBridge) behave() int {
 	case behaveFailing:
 		b.tell(wire.ErrorMessage{Code: wire.CodeInvalidConfig, Message: "the spool is strange"})
 		b.forever()
+	case behaveSlow:
+		// The one before has been here.
+		if n, _ := unix.Pread(b.fds[wire.FDControlLog], make([]byte, 1), 0); n == 1 {
+			b.forever()
+		}
+		unix.Pwrite(b.fds[wire.FDControlLog], []byte("x"), 0)
 	}
 	b.tell(wire.Ready{NextSequence: 1})
 	switch b.c.MaxInput {
+	case behaveSharing:
+		b.share()
 	case behaveGarbage:
 		fdpass.Send(b.conn, []byte("garbage"))
 		b.forever()
@@ -249,7 +265,10 @@ func (b *fakeBridge) behave() int {
 		for range 50 {
 			b.id++
 			p, _ := wire.Encode(wire.BridgeInputClosed{ID: b.id})
-			fdpass.Send(b.conn, p, b.fds[wire.FDIndex], b.fds[wire.FDControlLog])
+			if err := fdpass.Send(b.conn, p, b.fds[wire.FDIndex], b.fds[wire.FDControlLog]); err != nil {
+				say("refused: %v", err)
+				break
+			}
 			fdpass.Receive(b.conn, wire.MaxCustodyMessage)
 		}
 		say("smuggled")

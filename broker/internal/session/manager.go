@@ -28,7 +28,6 @@ import (
 // Deadlines.
 const (
 	createTimeout = 60 * time.Second
-	undoTimeout   = 60 * time.Second
 	readyTimeout  = 30 * time.Second
 	sendTimeout   = 5 * time.Second
 	killTimeout   = 10 * time.Second
@@ -43,6 +42,9 @@ const (
 	// has ended before the broker has seen it.
 	reasonTimeout = 5 * time.Second
 )
+
+// undoTimeout is shorter in tests of what never ends.
+var undoTimeout = 60 * time.Second
 
 // Runtime is what a Manager needs of runsc; *runsc.Runtime has it.
 type Runtime interface {

@@ -19,9 +19,10 @@ import (
 // A bridge that lives went on without a broker, and gives its descriptors to
 // this one (regain).
 //
-// Whatever bears a session's id and has no record is removed. An error means
-// that something could not be; it is logged and tried again at the next start
-// or by a deletion.
+// Whatever bears a session's id and has no record is removed. What could not be
+// is CodeInternal, whatever its own code, because the broker can go on; it is
+// tried again at the next start or by a deletion. None takes longer than
+// undoTimeout. Other errors: those of record.Store.Load.
 func (m *Manager) Recover(ctx context.Context) error {
 	records, err := m.store.Load()
 	if err != nil {
@@ -44,11 +45,15 @@ func (m *Manager) Recover(ctx context.Context) error {
 		s.turn <- struct{}{}
 		// The users may have changed while no broker ran.
 		s.welcome(m.registry.Load())
-		err := s.recover(ctx)
+		within, cancel := context.WithTimeout(ctx, undoTimeout)
+		err := s.recover(within)
+		cancel()
 		if orphans[s.rec.Session] != nil && err == nil {
 			s.happened("orphanRemoved", "")
 		}
-		failed = errors.Join(failed, err)
+		if err != nil {
+			failed = errors.Join(failed, &wire.Error{Code: wire.CodeInternal, Message: "the session " + string(s.rec.Session) + " has left something", Advice: "delete it", Err: err})
+		}
 		s.release()
 	}
 	return failed

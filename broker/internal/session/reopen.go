@@ -87,6 +87,15 @@ func (s *session) reopenSpool() error {
 	return nil
 }
 
+// revisitLater revisits as soon as it can have the session's turn.
+func (s *session) revisitLater() {
+	s.m.work.Add(1)
+	go func() {
+		defer s.m.work.Done()
+		s.revisit()
+	}()
+}
+
 // revisit makes the output of a session that has ended readable again.
 func (s *session) revisit() {
 	if s.take(s.ctx) != nil {

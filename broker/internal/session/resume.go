@@ -205,6 +205,9 @@ func (s *session) askBack(conn *net.UnixConn) (names []wire.DescriptorName, fds 
 		err = s.checkReturned(resumed.Descriptors, fds)
 	}
 	if err == nil {
+		err = refuseRights(conn)
+	}
+	if err == nil {
 		err = conn.SetDeadline(time.Time{})
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
 )
 
 // R33: a restarted broker takes its spares back from a bridge that lives, and
@@ -67,6 +68,11 @@ func TestUnattachedIsTerminated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t)
 			id := s.crashWith("running", "ending")
+			// Its input ends with the bridge, which must not be what ends it.
+			sandbox := processesOf(id)[0]
+			if err := unix.Kill(sandbox, unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
 			if early {
 				s.killBridges()
 			}
@@ -74,13 +80,39 @@ func TestUnattachedIsTerminated(t *testing.T) {
 			if !early {
 				s.killBridges()
 			}
+			s.eventually("ordered to end", func() bool {
+				found, err := m.find(Operator(), id)
+				if err != nil {
+					return false
+				}
+				found.mu.Lock()
+				defer found.mu.Unlock()
+				return found.rec.Terminated
+			})
+			if err := unix.Kill(sandbox, unix.SIGCONT); err != nil {
+				t.Error(err)
+			}
 			s.eventually("ended", s.hasState(m, id, wire.StateExited))
 			if info, err := m.Inspect(Of("one"), id); err != nil || info.Exit.Reason != wire.ReasonTerminated {
 				t.Errorf("got %+v, %v", info, err)
 			}
+			s.eventually("its output is readable", s.said("output_readable"))
 			if err := m.Delete(context.Background(), Operator(), id); err != nil {
 				t.Fatal(err)
 			}
 		})
 	}
+}
+
+// R31: what was spooled stays readable when the session had ended before its
+// bridge died with all that it had.
+func TestEndedIsReadable(t *testing.T) {
+	s := newSystem(t)
+	id := s.crash("running")
+	s.killSandbox(id)
+	m := s.manager()
+	s.eventually("exited", s.hasState(m, id, wire.StateExited))
+	s.killBridges()
+	s.eventually("its output is readable", s.said("output_readable"))
+	s.delete(m, id)
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"time"
 
@@ -264,12 +263,12 @@ const (
 
 // relay logs what the bridge writes to its standard error. It gets no
 // descriptor of the log itself, where it could forge the audit's lines.
-func (s *session) relay(b *bridge, lines *os.File) {
-	defer lines.Close()
-	stop := context.AfterFunc(s.ctx, func() { lines.Close() })
+func (s *session) relay(b *bridge) {
+	defer b.lines.Close()
+	stop := context.AfterFunc(s.ctx, func() { b.lines.Close() })
 	defer stop()
 	log := s.log.Named("bridge").With("pid", b.proc.ID().PID)
-	in := bufio.NewReaderSize(lines, logLine)
+	in := bufio.NewReaderSize(b.lines, logLine)
 	began, n := time.Now(), 0
 	for {
 		line, err := in.ReadSlice('\n')

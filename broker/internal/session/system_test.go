@@ -154,6 +154,7 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 			"well": behaveWell, "garbage": behaveGarbage, "dying": behaveDying, "crashing": behaveCrashing, "failing": behaveFailing, "deaf": behaveDeaf,
 			"early": behaveEarlyExit, "smuggling": behaveSmuggling, "closing": behaveClosingInput, "foreign": behaveForeign, "signalling": behaveSignalling,
 			"flooding": behaveFlooding, "oversized": behaveOversized, "returning": behaveReturning, "lying": behaveLying,
+			"sharing": behaveSharing, "slow": behaveSlow,
 		} {
 			config.Deployments[id].Profiles[name] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaviour, State: registry.Unlimited}
 		}
