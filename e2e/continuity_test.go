@@ -184,3 +184,36 @@ func TestOutputOfAnEndedSession(t *testing.T) {
 	}
 	deleteNow(ctx, t, s, info.Session)
 }
+
+// R31 R33: a session ends while no broker is there, and its bridge lives: the
+// next broker learns from it how the agent ended.
+func TestEndWithoutBroker(t *testing.T) {
+	rootonly.Test(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
+	defer cancel()
+	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	_, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
+	if err := s.StopBroker(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.CloseInput(ctx); wire.CodeOf(err) != wire.CodeBrokerUnreachable {
+		t.Errorf("got %v", err)
+	}
+	r, err := session.Next(ctx)
+	if err != nil || r.Stream != wire.StreamExit {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	want, err := wire.DecodeExit(r.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StartBroker(ctx); err != nil {
+		t.Fatal(err)
+	}
+	poll(ctx, t, "the broker knows the exit", func() bool {
+		now := inspectNow(ctx, t, s, info.Session)
+		return now.State == wire.StateExited && now.Exit != nil && *now.Exit == want
+	})
+	deleteNow(ctx, t, s, info.Session)
+}
