@@ -83,8 +83,9 @@ func (s *System) mounts() ([]string, error) {
 	}
 	var left []string
 	for _, m := range all {
-		// The folder of pins is a private mount for as long as a broker lives.
-		if s.BrokerPID() != 0 && m == filepath.Join(s.Prefix, "run", "mounts") {
+		// The folder of pins is a private mount for as long as a broker lives,
+		// and so is that of the rootfs.
+		if s.BrokerPID() != 0 && (m == filepath.Join(s.Prefix, "run", "mounts") || m == filepath.Join(s.Prefix, "run", "mounts", "rootfs")) {
 			continue
 		}
 		left = append(left, "mount "+m)
@@ -170,6 +171,9 @@ func (s *System) files() ([]string, error) {
 			return nil, err
 		}
 		for _, e := range entries {
+			if s.BrokerPID() != 0 && dir == "run/mounts" && e.Name() == "rootfs" {
+				continue
+			}
 			left = append(left, "file "+filepath.Join(dir, e.Name()))
 		}
 	}

@@ -107,6 +107,10 @@ func readManifest(name string, want owner) (*Manifest, error) {
 // Location returns what Open was given.
 func (a *Artifact) Location() Location { return a.loc }
 
+// FD returns the descriptor of the tree or file that was opened. It stays the
+// Artifact's.
+func (a *Artifact) FD() int { return a.fd }
+
 // Close gives the descriptor back.
 func (a *Artifact) Close() error { return unix.Close(a.fd) }
 

@@ -45,7 +45,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case errors.Is(err, errUnhealthy):
 	case errors.As(err, &e):
-		fmt.Fprintf(stderr, "%s: %s. %s\n", e.Code, e.Message, e.Advice)
+		message := e.Message
+		if e.Err != nil {
+			message += ": " + e.Err.Error()
+		}
+		fmt.Fprintf(stderr, "%s: %s. %s\n", e.Code, message, e.Advice)
 	case errors.Is(err, errUsage), strings.HasPrefix(err.Error(), "unknown command"):
 		fmt.Fprintf(stderr, "usage: %s. Run broker-admin --help\n", strings.TrimPrefix(err.Error(), "usage: "))
 		return exitUsage
@@ -77,7 +81,7 @@ func command() *cobra.Command {
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	deployment := &cobra.Command{Use: "deployment", Short: "Show what the registry says of deployments"}
-	root.AddCommand(a.doctor(), a.sessions(), a.terminate(), a.delete(), a.reload(), a.audit(), deployment)
+	root.AddCommand(a.doctor(), a.sessions(), a.terminate(), a.delete(), a.reload(), a.audit(), deployment, a.rootfs())
 	deployment.AddCommand(a.deploymentList(), a.deploymentShow())
 	return root
 }
@@ -93,6 +97,15 @@ func oneArg(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return fmt.Errorf("%w: give one %s", errUsage, what)
+		}
+		return nil
+	}
+}
+
+func atMostOneArg(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return fmt.Errorf("%w: give at most one %s", errUsage, what)
 		}
 		return nil
 	}

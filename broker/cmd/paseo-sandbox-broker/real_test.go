@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,7 +27,7 @@ memory = "128MiB"
 [profiles.patient]
 kind = "program"
 framing = "lines"
-command = ["/bin/bash", "-c", "trap '' TERM; while :; do sleep 1; done"]
+command = ["/bin/bash", "-c", "trap '' TERM; echo > /workspace/armed; while :; do sleep 1; done"]
 
 [profiles.loud]
 kind = "program"
@@ -136,6 +137,15 @@ func TestRealEnds(t *testing.T) {
 	})
 	t.Run("killed after the grace", func(t *testing.T) {
 		info := create(t, s, b, "patient")
+		// Before, TERM ends it.
+		armed := filepath.Join(s.WorkspaceDir("project"), "armed")
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+			if _, err := os.Stat(armed); err == nil {
+				break
+			} else if time.Now().After(deadline) {
+				t.Fatal(err)
+			}
+		}
 		began := time.Now()
 		got, err := b.Terminate(ctx, info.Session, 500*time.Millisecond)
 		if err != nil || got.State != wire.StateExited || got.Exit.Reason != wire.ReasonTerminated || time.Since(began) < 500*time.Millisecond {

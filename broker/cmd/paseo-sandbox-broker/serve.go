@@ -108,24 +108,21 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	if err := workspace.PreparePinRoot(l.Mounts()); err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, releasePins(l)) }()
+	if err := parts.PinRootfs(l.RootfsPin()); err != nil {
+		return err
+	}
 	runtime, err := runsc.Open(runsc.Options{Executable: parts.Runsc.FD(), Root: l.Runsc(), LogDir: l.RunscLogs(), ReaperUID: config.Bridge.Holds, Cgroups: true})
 	if err != nil {
 		return err
 	}
-	// Pins of sessions that go on keep the folder of pins.
-	defer func() {
-		released := workspace.ReleasePinRoot(l.Mounts())
-		if errors.Is(released, unix.EBUSY) {
-			released = nil
-		}
-		err = errors.Join(err, released, runtime.Close())
-	}()
+	defer func() { err = errors.Join(err, runtime.Close()) }()
 	bridge, err := parts.Bridge.SyscallConn()
 	if err != nil {
 		return err
 	}
 	c := session.Config{
-		Layout: l, Registry: config, Runtime: runtime, Groups: bounds.groups, Images: bounds.images, CheckRootfs: parts.Rootfs.VerifyIdentity,
+		Layout: l, Registry: config, Runtime: runtime, Groups: bounds.groups, Images: bounds.images, CheckArtifacts: parts.Check,
 		Boot: strings.TrimSpace(string(boot)), Log: log, Audit: trail,
 	}
 	// The file stays open until parts is closed, after everything here.
@@ -145,6 +142,16 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 		log.Error("recovery_incomplete", "error", err.Error(), "advice", "run broker-admin doctor")
 	}
 	return listen(ctx, o, l, config, manager, log)
+}
+
+// releasePins removes the pin of the rootfs, which sandboxes that run keep, and
+// the folder of pins, which pins of sessions that go on keep.
+func releasePins(l layout.Layout) error {
+	unpinned := workspace.Unpin(l.RootfsPin())
+	if err := workspace.ReleasePinRoot(l.Mounts()); !errors.Is(err, unix.EBUSY) {
+		return errors.Join(unpinned, err)
+	}
+	return unpinned
 }
 
 func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, log hclog.Logger) error {

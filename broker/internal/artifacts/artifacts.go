@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/bundle"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/trusted"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -51,6 +53,27 @@ func (s *Set) open(ctx context.Context, c *registry.Config, progress func(done, 
 	}
 	if err := s.Rootfs.VerifyFull(ctx, progress); err != nil {
 		return typed("the rootfs", wire.CodeRootfsMissing, err)
+	}
+	for _, m := range bundle.Build(bundle.Session{AttachmentsDir: "/"}).Mounts {
+		if !s.Rootfs.Manifest.HasDir(m.Destination) {
+			return &wire.Error{Code: wire.Code(artifact.CodeForbiddenEntry), Message: "the rootfs has no folder " + m.Destination + ", where a session mounts something", Advice: "import it with broker-admin rootfs import, which makes the folder"}
+		}
+	}
+	return nil
+}
+
+// Check says whether runsc and the rootfs are still what Open verified, as far
+// as that is seen without reading them. It is for each session.
+func (s *Set) Check() error { return errors.Join(s.Runsc.VerifyIdentity(), s.Rootfs.VerifyIdentity()) }
+
+// PinRootfs mounts the tree that was verified at target, a folder that is made
+// and must be in one of workspace.PreparePinRoot. What an earlier broker has
+// pinned there goes: sandboxes that run from it keep it. From then on no
+// session depends on the path of the rootfs. workspace.Unpin undoes it.
+func (s *Set) PinRootfs(target string) error {
+	err := workspace.PinTree(s.Rootfs.FD(), s.Rootfs.Location().Path, target)
+	if err != nil {
+		return &Error{Err: &wire.Error{Code: wire.Code(artifact.CodeForbiddenEntry), Message: "the rootfs can't be pinned", Advice: "see that nothing is mounted in it and that its mount is not unbindable", Err: err}}
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func newSystem(t *testing.T) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: audit.ToLog(log)})
+	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: audit.ToLog(log)})
 	if s.active, err = Open(Options{Layout: l, Manager: m, Limits: server.Defaults, Log: log, Listen: true}, config); err != nil {
 		t.Fatal(err)
 	}

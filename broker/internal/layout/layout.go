@@ -51,6 +51,7 @@ func (l Layout) Runsc() string       { return l.Run + "/runsc" }
 func (l Layout) RunscLogs() string   { return l.Run + "/log" }
 func (l Layout) Mounts() string      { return l.Run + "/mounts" }
 func (l Layout) Custody() string     { return l.Run + "/custody" }
+func (l Layout) RootfsPin() string   { return l.Mounts() + "/rootfs" }
 func (l Layout) Records() string     { return l.Var + "/sessions" }
 func (l Layout) Bundles() string     { return l.Var + "/bundles" }
 func (l Layout) Spools() string      { return l.Var + "/spool" }

@@ -96,7 +96,7 @@ func TestTraces(t *testing.T) {
 		}
 	}
 	home := l.Session("one", false, wire.SessionID(fmt.Sprintf("%032x", 9))).Home
-	for _, path := range []string{home, l.Mounts() + "/x.home", l.States() + "/.doctor-1"} {
+	for _, path := range []string{home, l.RootfsPin(), l.Mounts() + "/x.home", l.States() + "/.doctor-1"} {
 		if err := os.Mkdir(path, 0o700); err != nil {
 			t.Fatal(err)
 		}

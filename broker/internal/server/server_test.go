@@ -142,7 +142,7 @@ func newWith(t *testing.T, limits Limits, trail func(dir string, log hclog.Logge
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckRootfs: func() error { return nil }, Log: log, Audit: auditTrail})
+	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: auditTrail})
 	s.server = New(Config{Manager: m, Registry: config, Reload: s.reload, Limits: limits, Log: log})
 	s.config = config
 	for name, scope := range map[string]session.Scope{"user": session.Of("user"), "root": session.Of("root"), "admin": session.Operator()} {

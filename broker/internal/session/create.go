@@ -144,8 +144,8 @@ func (s *session) undoRecord(context.Context) error {
 }
 
 func (s *session) doBundle(_ context.Context, c *creation) error {
-	if err := s.m.CheckRootfs(); err != nil {
-		return &wire.Error{Code: wire.CodeArtifactMismatch, Message: "the root file system is not the one that was verified", Advice: "have the operator run doctor and restart the broker", Err: err}
+	if err := s.m.CheckArtifacts(); err != nil {
+		return &wire.Error{Code: wire.CodeArtifactMismatch, Message: "runsc or the root file system is not the one that was verified", Advice: "have the operator run doctor and restart the broker", Err: err}
 	}
 	if err := os.Mkdir(s.paths.Bundle, 0o700); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *session) doBundle(_ context.Context, c *creation) error {
 		return err
 	}
 	return bundle.Write(s.paths.Bundle, bundle.Build(bundle.Session{
-		ID: s.rec.Session, Rootfs: s.m.registry.Load().Rootfs.Path, Command: c.command, Env: bundle.PiEnv(),
+		ID: s.rec.Session, Rootfs: s.m.Layout.RootfsPin(), Command: c.command, Env: bundle.PiEnv(),
 		UID: c.workspace.UID, GID: c.workspace.GID, Workspace: s.paths.Pin, ReadOnly: c.workspace.ReadOnly,
 		StateDir: s.home(c.profile), AttachmentsDir: attachments, Files: files, CgroupPath: s.cgroup(),
 		Limits:   s.limits(c.profile),

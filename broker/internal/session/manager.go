@@ -64,9 +64,9 @@ type Config struct {
 	// Groups are the cgroups of the sessions, and Images their homes.
 	Groups *cgroup.Groups
 	Images *disk.Images
-	// CheckRootfs says before each session whether the rootfs is still the one
-	// that was verified.
-	CheckRootfs func() error
+	// CheckArtifacts says before each session whether runsc and the rootfs are
+	// still those that were verified. The rootfs is pinned at Layout.RootfsPin.
+	CheckArtifacts func() error
 	// Bridge is the open, checked program of the bridge.
 	Bridge int
 	// Boot is the kernel's boot id.

@@ -141,7 +141,6 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 		t.Cleanup(func() { unix.Close(exe) })
 	}
 	config := &registry.Config{Bridge: registry.Bridge{FirstUID: uid, UIDCount: 100}, Deployments: map[string]*registry.Deployment{}}
-	config.Rootfs.Path = "/nowhere"
 	for _, id := range []string{"one", "two"} {
 		config.Deployments[id] = &registry.Deployment{
 			ID: id, Container: id == "two", PeerUIDs: []uint32{1000}, MaxSessions: 3, DefaultProfile: "well",
@@ -178,7 +177,7 @@ func (s *system) manager() *Manager {
 
 func (s *system) newManager() *Manager {
 	return New(Config{
-		Layout: s.l, Registry: s.config, Runtime: s.runtime, Groups: s.groups, Images: s.images, CheckRootfs: func() error { return nil }, Bridge: s.exe, Boot: "this",
+		Layout: s.l, Registry: s.config, Runtime: s.runtime, Groups: s.groups, Images: s.images, CheckArtifacts: func() error { return nil }, Bridge: s.exe, Boot: "this",
 		Log: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Info}),
 	})
 }

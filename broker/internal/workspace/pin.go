@@ -64,6 +64,19 @@ func (d *Dir) Pin(target string, readOnly bool) error {
 	return nil
 }
 
+// PinTree is Pin, read-only, for a folder that is open already, as fd, which
+// stays the caller's. Name is for messages. It makes the target, and removes
+// what was pinned there before.
+func PinTree(fd int, name, target string) error {
+	if err := Unpin(target); err != nil {
+		return err
+	}
+	if err := unix.Mkdir(target, 0o700); err != nil {
+		return pinError(target, "make its folder", err)
+	}
+	return (&Dir{fd: fd, path: name}).Pin(target, true)
+}
+
 // restrict is for Linux before 5.12, which has no mount_setattr(2). A mount
 // that was made on the host before the pin became private may have reached it:
 // checkPinned looks.

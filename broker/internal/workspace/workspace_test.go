@@ -163,6 +163,73 @@ func TestPinFlags(t *testing.T) {
 	})
 }
 
+// R13 R16: the pin of a tree shows the folder that was opened, whatever its
+// path leads to by then; it is read-only, nosuid, nodev and private, and takes
+// the place of what was pinned there before.
+func TestPinTree(t *testing.T) {
+	bothKernels(t, func(t *testing.T) {
+		h := newHost(t)
+		target := filepath.Join(h.pins, "rootfs")
+		open := func() int {
+			fd, err := unix.Open(h.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			must(t, err)
+			t.Cleanup(func() { unix.Close(fd) })
+			return fd
+		}
+		first := open()
+		must(t, errors.Join(os.Rename(h.root, h.base+"/old"), os.Mkdir(h.root, 0o755), os.WriteFile(h.root+"/other", nil, 0o644)))
+		must(t, PinTree(first, h.root, target))
+		if _, err := os.Stat(filepath.Join(target, "mine")); err != nil {
+			t.Errorf("the pin shows something else: %v", err)
+		}
+		var st unix.Statfs_t
+		must(t, unix.Statfs(target, &st))
+		const want = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV
+		if st.Flags&want != want {
+			t.Errorf("flags %#x, want at least %#x", st.Flags, want)
+		}
+		if m, err := mountAt(target); err != nil || m == nil || !m.private {
+			t.Errorf("the mount is %+v, %v", m, err)
+		}
+		must(t, PinTree(open(), h.root, target))
+		if _, err := os.Stat(filepath.Join(target, "other")); err != nil {
+			t.Errorf("the second pin shows something else: %v", err)
+		}
+		if pins, err := Pins(h.pins); err != nil || len(pins) != 1 {
+			t.Errorf("the pins are %q, %v", pins, err)
+		}
+		must(t, unix.Mount("tmpfs", h.root, "tmpfs", 0, "size=1m"))
+		if _, err := os.Stat(filepath.Join(target, "other")); err != nil {
+			t.Errorf("a mount on the path reaches the pin: %v", err)
+		}
+		must(t, Unpin(target))
+	})
+}
+
+// R14: a tree with a mount in it, or one that was removed, is not pinned, and
+// nothing stays.
+func TestPinTreeRefuses(t *testing.T) {
+	h := newHost(t)
+	target := filepath.Join(h.pins, "rootfs")
+	must(t, os.Mkdir(h.root+"/proc", 0o755))
+	must(t, unix.Mount("tmpfs", h.root+"/proc", "tmpfs", 0, "size=1m"))
+	fd, err := unix.Open(h.root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	defer unix.Close(fd)
+	if err := PinTree(fd, h.root, target); wire.CodeOf(err) != wire.CodeWorkspaceHasMounts {
+		t.Errorf("with a mount in it: %v", err)
+	}
+	must(t, unix.Unmount(h.root+"/proc", 0))
+	must(t, os.RemoveAll(h.root))
+	if err := PinTree(fd, h.root, target); wire.CodeOf(err) != wire.CodePathMissing {
+		t.Errorf("removed: %v", err)
+	}
+	if pins, err := Pins(h.pins); err != nil || len(pins) != 0 {
+		t.Errorf("left: %q, %v", pins, err)
+	}
+	must(t, Unpin(target))
+}
+
 // R15: a pin loosens nothing: a workspace on a read-only or noexec mount stays so.
 func TestPinKeepsTheFlagsOfTheMount(t *testing.T) {
 	bothKernels(t, func(t *testing.T) {
