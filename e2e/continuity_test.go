@@ -145,7 +145,15 @@ func TestBothDie(t *testing.T) {
 // next broker lets what was printed be read, and the exit with it.
 func TestOutputOfAnEndedSession(t *testing.T) {
 	rootonly.Test(t)
-	t.Parallel()
+	for name, closes := range map[string]bool{"its input closed": true, "its input open": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			readEnded(t, closes)
+		})
+	}
+}
+
+func readEnded(t *testing.T, closes bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
 	s := startSystem(t, harness.Options{Profiles: echoProfiles})
@@ -159,7 +167,7 @@ func TestOutputOfAnEndedSession(t *testing.T) {
 	if err := s.StopBroker(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := session.CloseInput(ctx); err == nil {
+	if closes && session.CloseInput(ctx) == nil {
 		t.Error("the input was closed without a broker, who has an end of it")
 	}
 	if err := syscall.Kill(int(info.SandboxPID), syscall.SIGKILL); err != nil {
@@ -182,5 +190,38 @@ func TestOutputOfAnEndedSession(t *testing.T) {
 	if c.got.String() != "kept\n" || c.exit == nil || c.exit.Reason != wire.ReasonUnknown {
 		t.Errorf("got %q, %+v", c.got.String(), c.exit)
 	}
+	deleteNow(ctx, t, s, info.Session)
+}
+
+// R31 R33: a session ends while no broker is there, and its bridge lives: the
+// next broker learns from it how the agent ended.
+func TestEndWithoutBroker(t *testing.T) {
+	rootonly.Test(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
+	defer cancel()
+	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	_, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
+	if err := s.StopBroker(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.CloseInput(ctx); wire.CodeOf(err) != wire.CodeBrokerUnreachable {
+		t.Errorf("got %v", err)
+	}
+	r, err := session.Next(ctx)
+	if err != nil || r.Stream != wire.StreamExit {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	want, err := wire.DecodeExit(r.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StartBroker(ctx); err != nil {
+		t.Fatal(err)
+	}
+	poll(ctx, t, "the broker knows the exit", func() bool {
+		now := inspectNow(ctx, t, s, info.Session)
+		return now.State == wire.StateExited && now.Exit != nil && *now.Exit == want
+	})
 	deleteNow(ctx, t, s, info.Session)
 }

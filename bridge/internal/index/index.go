@@ -142,20 +142,20 @@ func (x *Index) Ends() Ends {
 // Append numbers n records of one stream, at most MaxBatch; piece tells each
 // one's length and flags, and each begins where the last one ended. It writes
 // their entries and only then makes them visible. before, if set, is called
-// with the sequence of the first and the ends so far, ahead of the write, to
-// log what must not become visible unlogged. Its error, or the file's, means
+// with the sequence of the first and the ends so far, once there is room and
+// ahead of the write, to log what must not become visible unlogged. Its error, or the file's, means
 // that nothing was numbered.
 func (x *Index) Append(s wire.Stream, n int, piece func(i int) (uint32, wire.Flags), before func(first uint64, ends Ends) error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	first := x.next.Load()
+	if err := x.reserve(place(first + uint64(n))); err != nil {
+		return err
+	}
 	if before != nil {
 		if err := before(first, x.ends); err != nil {
 			return err
 		}
-	}
-	if err := x.reserve(place(first + uint64(n))); err != nil {
-		return err
 	}
 	buf := x.buf[:n*EntrySize]
 	e := Entry{Stream: s, Ends: x.ends}

@@ -105,7 +105,7 @@ func (c *conn) attach(m wire.Attach) {
 	}
 	c.client = client
 	c.server.log.Info("attached", "mode", string(m.Mode), "client", m.Client, "generation", attached.Generation, "next", next)
-	c.queue.push(item{message: attached, attach: &attachment{client: client, next: next, pending: attached.Pending}})
+	c.queue.push(item{attach: &attachment{client: client, next: next, answer: attached}})
 }
 
 func (c *conn) release(m wire.Release) {

@@ -11,17 +11,17 @@ import (
 // requests are read.
 const maxQueued = 256
 
-// attachment says where a client's records start.
+// attachment says where a client's records start, and is answered when they do.
 type attachment struct {
-	client  *session.Client
-	next    uint64
-	pending []wire.PendingRequest
+	client *session.Client
+	next   uint64
+	answer wire.Attached
 }
 
 // item is a message for the client, with what follows it.
 type item struct {
 	message wire.Message
-	attach  *attachment // records start after the message
+	attach  *attachment // its answer is the message, and records start after it
 	last    bool        // the connection is closed after the message
 }
 

@@ -87,6 +87,13 @@ func (w *writer) control() error {
 			break
 		}
 		last = i.last
+		var pending []byte
+		if i.attach != nil {
+			var err error
+			if i.message, pending, err = w.open(i.attach); err != nil {
+				return err
+			}
+		}
 		if i.message != nil {
 			frame, err := wire.AppendMessageFrame(w.buf, i.message, w.limit)
 			if err != nil {
@@ -94,13 +101,7 @@ func (w *writer) control() error {
 			}
 			w.buf = frame
 		}
-		if i.attach != nil {
-			w.client = i.attach.client
-			w.reader = w.c.server.session.NewReader(i.attach.next)
-			if err := w.appendPending(i.attach.pending); err != nil {
-				return err
-			}
-		}
+		w.buf = append(w.buf, pending...)
 	}
 	if err := w.write(w.buf); err != nil {
 		return err
@@ -111,26 +112,44 @@ func (w *writer) control() error {
 	return nil
 }
 
-// appendPending shows the pending requests again, in fragments where needed.
-func (w *writer) appendPending(pending []wire.PendingRequest) error {
-	fragment := min(wire.MaxFragment, w.limit-wire.RecordOverhead-wire.RecordsOverhead)
-	for _, p := range pending {
+// open begins an attachment: it returns the answer, and the frames of the
+// requests that the answer promises. One that was answered since the client was
+// attached is not promised, for it can't be shown any more.
+func (w *writer) open(a *attachment) (attached wire.Attached, frames []byte, err error) {
+	w.client = a.client
+	w.reader = w.c.server.session.NewReader(a.next)
+	attached = a.answer
+	attached.Pending = nil
+	for _, p := range a.answer.Pending {
 		data, err := w.c.server.session.PendingRecord(p)
 		if err != nil {
-			return err
+			return attached, nil, err
 		}
-		for offset := 0; offset < len(data); offset += fragment {
-			r := wire.Record{Sequence: p.Sequence, Stream: wire.StreamStdout, Offset: uint64(offset), Data: data[offset:]}
-			if len(r.Data) > fragment {
-				r.Data, r.Flags = r.Data[:fragment], wire.FlagMore
-			}
-			w.buf, err = wire.AppendMessageFrame(w.buf, wire.Records{Pending: true, Records: []wire.Record{r}}, w.limit)
-			if err != nil {
-				return err
-			}
+		if data == nil {
+			continue
+		}
+		attached.Pending = append(attached.Pending, p)
+		if frames, err = w.appendPending(frames, p.Sequence, data); err != nil {
+			return attached, nil, err
 		}
 	}
-	return nil
+	return attached, frames, nil
+}
+
+// appendPending shows a pending request again, in fragments where needed.
+func (w *writer) appendPending(frames []byte, sequence uint64, data []byte) (_ []byte, err error) {
+	fragment := min(wire.MaxFragment, w.limit-wire.RecordOverhead-wire.RecordsOverhead)
+	for offset := 0; offset < len(data); offset += fragment {
+		r := wire.Record{Sequence: sequence, Stream: wire.StreamStdout, Offset: uint64(offset), Data: data[offset:]}
+		if len(r.Data) > fragment {
+			r.Data, r.Flags = r.Data[:fragment], wire.FlagMore
+		}
+		frames, err = wire.AppendMessageFrame(frames, wire.Records{Pending: true, Records: []wire.Record{r}}, w.limit)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return frames, nil
 }
 
 // records sends one frame of records, if there are any. A client that was

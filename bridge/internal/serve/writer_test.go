@@ -1,99 +1,45 @@
 package serve
 
 import (
-	"errors"
-	"io"
-	"net"
-	"os"
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/bridge/internal/session"
+	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
-	"golang.org/x/sys/unix"
+	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
-// stream makes a connected pair of stream sockets.
-func stream(t *testing.T) (a, b *net.UnixConn) {
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+// R45: a request that another client answers between the attaching and its
+// answer is not promised to the client, which waits for what it was promised.
+func TestAnsweredBeforeItIsShown(t *testing.T) {
+	near, fd, err := fdpass.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "stream")
-		c, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns[i] = c.(*net.UnixConn)
-		t.Cleanup(func() { c.Close() })
-	}
-	return conns[0], conns[1]
-}
-
-// R47: a client that reads slowly is waited for, one that reads nothing is
-// given up.
-func TestSlowAndStoppedClient(t *testing.T) {
-	const stall = 200 * time.Millisecond
-	a, b := stream(t)
-	if err := a.SetWriteBuffer(16 << 10); err != nil {
+	defer near.Close()
+	far, err := fdpass.Adopt(fd)
+	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWriter(newConn(&Server{stall: stall, message: stall}, a, peercred.Peer{}))
-	const size = 1 << 20
-	read := make(chan int, 1)
-	go func() {
-		n, buf := 0, make([]byte, 32<<10)
-		// Slower than one step in the stall time, and never silent for it.
-		tick := time.NewTicker(stall / 4)
-		defer tick.Stop()
-		for n < size {
-			<-tick.C
-			m, err := b.Read(buf)
-			if err != nil {
-				break
-			}
-			n += m
-		}
-		read <- n
-	}()
-	start := time.Now()
-	if err := w.write(make([]byte, size)); err != nil {
-		t.Fatalf("a slow client was given up: %v", err)
+	defer far.Close()
+	// This session has no request, as one whose only request was answered.
+	c := newConn(&Server{session: new(session.Session), stall: time.Minute}, near, peercred.Peer{})
+	w := newWriter(c)
+	w.limit = wire.MaxBridgeFrame
+	c.queue.push(item{attach: &attachment{next: 2, answer: wire.Attached{
+		ID: 1, Session: "0198c0de00007000800000000000beef", Epoch: "0011223344556677", NextSequence: 2, LostBefore: 1,
+		Pending: []wire.PendingRequest{{RequestID: "a", Sequence: 1}},
+	}}})
+	if err := w.control(); err != nil {
+		t.Fatal(err)
 	}
-	if n := <-read; n != size || time.Since(start) < 2*stall {
-		t.Fatalf("%d bytes in %s: the client was not slow", n, time.Since(start))
+	far.SetReadDeadline(time.Now().Add(time.Minute))
+	m, err := wire.NewConn(far, wire.MaxBridgeFrame).ReadMessage(wire.BridgeReplies)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := w.write(make([]byte, size)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("a stopped client: %v", err)
-	}
-	b.Close()
-	if err := w.write(make([]byte, size)); err == nil || errors.Is(err, io.EOF) {
-		t.Fatalf("a client that is gone: %v", err)
-	}
-}
-
-// Answers beyond the limit keep the reader from reading on; taking them lets
-// it go on.
-func TestQueue(t *testing.T) {
-	q := newQueue()
-	for range maxQueued {
-		if q.full() {
-			t.Fatal("full too early")
-		}
-		q.push(item{})
-	}
-	if !q.full() {
-		t.Fatal("not full")
-	}
-	if n := len(q.take()); n != maxQueued || q.full() {
-		t.Fatalf("took %d", n)
-	}
-	select {
-	case <-q.space:
-	default:
-		t.Fatal("the reader is not woken")
+	if a, ok := m.(wire.Attached); !ok || len(a.Pending) != 0 || a.NextSequence != 2 {
+		t.Fatalf("the answer is %+v", m)
 	}
 }

@@ -72,26 +72,33 @@ func (s *Session) Terminate(c *Client, lease string, grace time.Duration) error 
 
 func (s *Session) runTerminate(grace time.Duration, replaced <-chan struct{}) {
 	for _, name := range []string{"TERM", "KILL"} {
-		t := time.NewTimer(grace)
-		select {
-		case <-t.C:
-		case <-s.ended:
-			t.Stop()
-			return
-		case <-replaced:
-			t.Stop()
-			return
-		case <-s.stop:
-			t.Stop()
+		if !s.await(grace, replaced) {
 			return
 		}
-		if s.agentGone() {
-			return
+		err := s.signal(name)
+		// The order was taken: a broker that is being restarted is waited for.
+		for wire.CodeOf(err) == wire.CodeBrokerUnreachable && s.await(retryInput, replaced) {
+			err = s.signal(name)
 		}
-		if err := s.signal(name); err != nil {
+		if err != nil {
 			s.log.Error("terminate_failed", "signal", name, "error", err.Error())
 		}
 	}
+}
+
+// await waits, and reports whether there is still an agent to terminate by this
+// order.
+func (s *Session) await(d time.Duration, replaced <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return !s.agentGone()
+	case <-s.ended:
+	case <-replaced:
+	case <-s.stop:
+	}
+	return false
 }
 
 // Inspect returns the state of the session.

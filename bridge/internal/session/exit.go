@@ -106,12 +106,7 @@ func (s *Session) endInput() {
 // askReason reports the exit to the broker and returns it with the reason that
 // the broker gives. Without one it keeps what the status itself tells.
 func (s *Session) askReason() wire.Exit {
-	status := s.readStatus()
-	exit := parseStatus(status)
-	exit.InputDelivered = uint64(s.input.delivered.Load())
-	s.mu.Lock()
-	exit.InputAccepted = uint64(s.data.End())
-	s.mu.Unlock()
+	status, exit := s.observed()
 	m, err := s.reportExit(status, exit)
 	if answer, ok := m.(wire.BridgeExitReason); ok {
 		exit.Reason = answer.Reason
@@ -124,15 +119,30 @@ func (s *Session) askReason() wire.Exit {
 	return exit
 }
 
+// observed returns the status, and what it tells of the exit.
+func (s *Session) observed() (status []byte, exit wire.Exit) {
+	status = s.readStatus()
+	exit = parseStatus(status)
+	exit.InputDelivered = uint64(s.input.delivered.Load())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	exit.InputAccepted = uint64(s.data.End())
+	return status, exit
+}
+
+func (s *Session) tellExit(status []byte, exit wire.Exit) (wire.Message, error) {
+	return s.cfg.Broker.Ask(brokerTimeout, func(id uint64) wire.Message {
+		return wire.BridgeExit{ID: id, Status: status, Exit: exit}
+	})
+}
+
 // reportExit asks the broker. An end that nobody saw the status of has no
 // explanation but the broker's, so a broker that is being restarted is waited
 // for.
 func (s *Session) reportExit(status []byte, exit wire.Exit) (wire.Message, error) {
 	deadline := time.Now().Add(reasonPatience)
 	for {
-		m, err := s.cfg.Broker.Ask(brokerTimeout, func(id uint64) wire.Message {
-			return wire.BridgeExit{ID: id, Status: status, Exit: exit}
-		})
+		m, err := s.tellExit(status, exit)
 		lost := wire.CodeOf(err) == wire.CodeBrokerUnreachable
 		if !lost || exit.Reason != wire.ReasonUnknown || time.Now().After(deadline) || !s.sleep(retryInput) {
 			return m, err

@@ -85,9 +85,14 @@ func (s *Session) Number(id wire.Stream, pieces []spool.Piece) (int, error) {
 	if n == 0 {
 		return 0, short
 	}
+	var opened []*request
 	err := s.index.Append(id, n, func(i int) (uint32, wire.Flags) { return pieces[i].Length, pieces[i].Flags },
-		func(first uint64, ends index.Ends) error { return s.logRequests(pieces[:n], first, ends) })
+		func(first uint64, ends index.Ends) (err error) {
+			opened, err = s.logRequests(pieces[:n], first, ends)
+			return err
+		})
 	if err != nil {
+		s.forgetRequests(opened)
 		return 0, err
 	}
 	s.wakeClients()
@@ -119,10 +124,10 @@ func (s *Session) fitRequests(pieces []spool.Piece) int {
 	return len(pieces)
 }
 
-// logRequests writes the entries of the requests that the pieces make.
-func (s *Session) logRequests(pieces []spool.Piece, first uint64, ends index.Ends) error {
+// logRequests writes the entries of the requests that the pieces make, and
+// returns those that are pending from now on.
+func (s *Session) logRequests(pieces []spool.Piece, first uint64, ends index.Ends) (opened []*request, err error) {
 	end := int64(ends.Stdout)
-	var opened []*request
 	for i, p := range pieces {
 		end += int64(p.Length)
 		if p.Request == "" {
@@ -134,7 +139,7 @@ func (s *Session) logRequests(pieces []spool.Piece, first uint64, ends index.End
 		})
 	}
 	if len(opened) == 0 {
-		return nil
+		return nil, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +156,7 @@ func (s *Session) logRequests(pieces []spool.Piece, first uint64, ends index.End
 		}
 		e := journal.Request{Sequence: q.sequence, End: uint64(q.to), Length: uint64(q.to - q.from), Hash: q.hash}
 		if err := s.control.Append(e); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, q := range opened {
@@ -160,7 +165,19 @@ func (s *Session) logRequests(pieces []spool.Piece, first uint64, ends index.End
 			s.requests.add(q)
 		}
 	}
-	return nil
+	return opened, nil
+}
+
+// forgetRequests takes back requests whose records did not get their sequences:
+// they get others, and the requests are logged again. Nobody has seen them.
+func (s *Session) forgetRequests(opened []*request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range opened {
+		if q != nil && s.requests.open[q.id] == q {
+			s.requests.remove(q)
+		}
+	}
 }
 
 // Ack raises the floor: the writer has everything up to the cursor. It returns

@@ -13,10 +13,15 @@ func (s *Session) Return() (wire.Resumed, custody.Duplicates, error) {
 	return wire.Resumed{Descriptors: d.Names, Exit: s.visibleExit()}, d, err
 }
 
-// Returned tells the broker again that input is closed, if it is: the broker
-// may have got our end of the pipe a moment before we closed it.
+// Returned tells the broker again what it may have missed: that input is closed
+// (it may have got our end of the pipe a moment before we closed it), and how
+// the agent ended (which may have happened when no broker was there, or since
+// Return).
 func (s *Session) Returned() {
 	s.own(func() {
+		if err := s.exitAgain(); err != nil {
+			s.log.Warn("exit_untold", "error", err.Error())
+		}
 		if !isClosed(s.input.drained) {
 			return
 		}
@@ -24,4 +29,18 @@ func (s *Session) Returned() {
 			s.log.Warn("input_close_untold", "error", err.Error())
 		}
 	})
+}
+
+func (s *Session) exitAgain() error {
+	if !s.agentGone() {
+		return nil
+	}
+	status, exit := s.observed()
+	s.mu.Lock()
+	if s.exit != nil {
+		exit = *s.exit
+	}
+	s.mu.Unlock()
+	_, err := s.tellExit(status, exit)
+	return err
 }

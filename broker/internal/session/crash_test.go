@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -188,6 +189,14 @@ func TestReboot(t *testing.T) {
 		return err == nil && i.BridgePID != 0 && i.BridgePID != info.BridgePID
 	}
 	s.eventually("readable", readable)
+	// A bridge that nobody told of the end of its input is not started without.
+	found, err := m.find(Operator(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := found.shared(); !slices.Equal(names, order) {
+		t.Errorf("the bridge got %v", names)
+	}
 	s.delete(m, id)
 	if left := s.bridges(); len(left) != 1 {
 		t.Errorf("a process of another boot was killed: %v", left)

@@ -48,14 +48,18 @@ func (s *session) reopen(ctx context.Context) error {
 	return s.startBridge(ctx)
 }
 
-// endless are the pipes that a bridge is never without.
-var endless = []wire.DescriptorName{wire.FDStdout, wire.FDStderr, wire.FDExit}
+// endless are the pipes that a bridge is not started without: it takes a missing
+// standard input for a mistake of ours, unless a client has closed it.
+var endless = []wire.DescriptorName{wire.FDStdin, wire.FDStdout, wire.FDStderr, wire.FDExit}
 
-// holdEnded holds a pipe that is at its end.
+// holdEnded holds a pipe that is at its end, or that nobody reads.
 func (s *session) holdEnded(name wire.DescriptorName) error {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
+	}
+	if name == wire.FDStdin {
+		ends[0], ends[1] = ends[1], ends[0]
 	}
 	unix.Close(ends[1])
 	s.hold(name, ends[0])
