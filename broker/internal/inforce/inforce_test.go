@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -270,10 +271,19 @@ func TestReloadStorm(t *testing.T) {
 	}
 	close(stop)
 	all.Wait()
+	// The sockets are those of the beginning again.
+	if err := os.Remove(s.l.Etc + "/deployments/now-and-then.toml"); err != nil {
+		t.Fatal(err)
+	}
+	s.reload()
 	deadline := time.Now().Add(60 * time.Second)
 	for countFDs(t) > before {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d descriptors before, %d after", before, countFDs(t))
+			links, _ := filepath.Glob("/proc/self/fd/*")
+			for i, l := range links {
+				links[i], _ = os.Readlink(l)
+			}
+			t.Fatalf("%d descriptors before, %d after: %q", before, countFDs(t), links)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
