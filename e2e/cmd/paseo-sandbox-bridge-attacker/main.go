@@ -121,6 +121,9 @@ func (l *link) abuse(t targets) {
 		if err == nil {
 			err = fdpass.Send(l.conn, p, l.fds[wire.FDIndex], l.fds[wire.FDControlLog])
 		}
+		if errors.Is(err, unix.EPERM) {
+			break // a kernel that knows SO_PASSRIGHTS refuses them
+		}
 		if err != nil {
 			say("failed: %v", err)
 			return
