@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -145,6 +146,10 @@ func TestFolderThatChanges(t *testing.T) {
 		}
 		outcomes["imported"]++
 		must(t, s.Verify(t.Context(), r.Digest, nil))
+		// It may hold the symlink, which is followed by nobody but a test.
+		if st, err := os.Lstat(s.tree(r, "d")); err == nil && st.Mode()&fs.ModeSymlink != 0 {
+			continue
+		}
 		if b, err := os.ReadFile(s.tree(r, "d/e/f")); err == nil && bytes.Contains(b, []byte("secret")) {
 			t.Fatal("a file from outside of the folder was imported")
 		}
