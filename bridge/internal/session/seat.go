@@ -11,6 +11,10 @@ import (
 // each costs it a write to the disk, and clients may come and go as they like.
 const seatPause = 100 * time.Millisecond
 
+// seatRetry is the time between two tries to tell a broker that refuses: its
+// disk may be full.
+const seatRetry = 2 * time.Second
+
 // vacate frees the seat. The caller holds the mutex.
 func (s *Session) vacate() {
 	s.seat, s.proof = nil, ""
@@ -43,11 +47,13 @@ func (s *Session) runSeat() {
 		case <-s.stop:
 			return
 		}
+		pause := seatPause
 		if err := s.tellSeat(); err != nil && s.cfg.Broker.Up() {
 			s.log.Warn("seat_untold", "error", err.Error())
+			pause = seatRetry
 			wake(s.seatWake)
 		}
-		if !s.sleep(seatPause) {
+		if !s.sleep(pause) {
 			return
 		}
 	}

@@ -111,13 +111,13 @@ func (f *fakeRuntime) Delete(ctx context.Context, id wire.SessionID) error {
 	return nil
 }
 
-func (f *fakeRuntime) List(context.Context) ([]wire.SessionID, error) {
+func (f *fakeRuntime) List(context.Context) (map[string]wire.SessionID, error) {
 	entries, err := os.ReadDir(f.root)
-	var ids []wire.SessionID
+	found := make(map[string]wire.SessionID)
 	for _, e := range entries {
-		ids = append(ids, wire.SessionID(e.Name()))
+		found[f.root+"/"+e.Name()] = wire.SessionID(e.Name())
 	}
-	return ids, err
+	return found, err
 }
 
 func (f *fakeRuntime) Tidy() error { return nil }

@@ -18,6 +18,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
@@ -177,7 +178,12 @@ func (s *system) manager() *Manager {
 }
 
 func (s *system) newManager() *Manager {
+	clock, err := record.OpenClock(s.l.Clock(), "this")
+	if err != nil {
+		panic(err)
+	}
 	return New(Config{
+		Clock:  clock,
 		Layout: s.l, Registry: s.config, Runtime: s.runtime, Groups: s.groups, Images: s.images, CheckArtifacts: func() error { return nil }, Bridge: s.exe, Boot: "this",
 		Log: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Info}),
 	})
