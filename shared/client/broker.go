@@ -15,6 +15,8 @@ const (
 	createTimeout = 90 * time.Second
 	// endTimeout is what ending a session may take beside its grace.
 	endTimeout = 60 * time.Second
+	// collectTimeout is for many of them.
+	collectTimeout = 10 * time.Minute
 )
 
 // Broker is one connection to a deployment's broker socket, or to the admin
