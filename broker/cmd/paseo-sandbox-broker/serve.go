@@ -122,7 +122,7 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	if err != nil {
 		return err
 	}
-	clock, err := record.OpenClock(l.Clock(), strings.TrimSpace(string(boot)))
+	clock, err := record.OpenClock(l.Clock(), strings.TrimSpace(string(boot)), record.Monotonic)
 	if err != nil {
 		return err
 	}

@@ -125,7 +125,7 @@ func newSystem(t *testing.T) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clock, err := record.OpenClock(l.Clock(), "this")
+	clock, err := record.OpenClock(l.Clock(), "this", record.Monotonic)
 	if err != nil {
 		t.Fatal(err)
 	}

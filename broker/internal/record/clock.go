@@ -38,10 +38,9 @@ type saved struct {
 }
 
 // OpenClock opens the clock whose file is at path, in a folder of root's. Boot
-// is the kernel's boot id. Error: CodeInvalidRecord.
-func OpenClock(path, boot string) (*Clock, error) { return openClock(path, boot, monotonic) }
-
-func openClock(path, boot string, read func() uint64) (*Clock, error) {
+// is the kernel's boot id, and read is Monotonic but in tests. Error:
+// CodeInvalidRecord.
+func OpenClock(path, boot string, read func() uint64) (*Clock, error) {
 	c := &Clock{path: path, boot: boot, read: read}
 	dir, err := trusted.OpenDir(filepath.Dir(path))
 	if err != nil {
@@ -68,7 +67,8 @@ func openClock(path, boot string, read func() uint64) (*Clock, error) {
 	return c, c.Save()
 }
 
-func monotonic() uint64 {
+// Monotonic is what this boot has counted, in milliseconds.
+func Monotonic() uint64 {
 	var t unix.Timespec
 	// It can't fail: the clock exists, and the address is valid.
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)

@@ -50,7 +50,7 @@ func FuzzConnection(f *testing.F) {
 	if err := os.MkdirAll(l.Var, 0o700); err != nil {
 		f.Fatal(err)
 	}
-	clock, err := record.OpenClock(l.Clock(), "this")
+	clock, err := record.OpenClock(l.Clock(), "this", record.Monotonic)
 	if err != nil {
 		f.Fatal(err)
 	}

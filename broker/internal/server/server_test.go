@@ -146,7 +146,7 @@ func newWith(t *testing.T, limits Limits, trail func(dir string, log hclog.Logge
 	if err := os.MkdirAll(l.Var, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	clock, err := record.OpenClock(l.Clock(), "this")
+	clock, err := record.OpenClock(l.Clock(), "this", record.Monotonic)
 	if err != nil {
 		t.Fatal(err)
 	}
