@@ -202,7 +202,8 @@ func (s *session) doStart(ctx context.Context, _ *creation) error {
 	if err := s.m.Runtime.Start(ctx, s.rec.Session); err != nil {
 		return runtimeFailed("start", err)
 	}
-	return s.update(func(r *record.Record) { r.State = wire.StateRunning })
+	now := s.m.Clock.Now()
+	return s.update(func(r *record.Record) { r.State, r.VacantSince = wire.StateRunning, now })
 }
 
 // undoStart has nothing to do: what runs is ended with its container.
