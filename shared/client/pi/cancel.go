@@ -1,6 +1,7 @@
 package pi
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -80,10 +81,10 @@ type Cancelled struct {
 // but it is answered after the abort has begun: after "no" to an extension
 // that asks whether to stop a tool, the tool would run.
 //
-// Errors: wire.CodeInvalidArgument; wire.CodeTimeout when ctx, or a minute, ends
-// first, and client.CodeCancelled; wire.CodeSessionNotRunning when the agent
-// ended; CodeRefused; those of Input and Next. After any of them it may be
-// called again with the same ID.
+// Errors: wire.CodeInvalidArgument, also for a session that does not run Pi;
+// wire.CodeTimeout when ctx, or a minute, ends first, and client.CodeCancelled;
+// wire.CodeSessionNotRunning when the agent ended; CodeRefused; those of Input
+// and Next. After any of them it may be called again with the same ID.
 func CancelTurn(ctx context.Context, s Session, o CancelOptions) (Cancelled, error) {
 	if !validID(o.ID) {
 		return Cancelled{}, &wire.Error{
@@ -103,6 +104,9 @@ func CancelTurn(ctx context.Context, s Session, o CancelOptions) (Cancelled, err
 	}
 	for _, id := range o.Prompts {
 		c.prompts[id] = true
+	}
+	if status, err := s.Inspect(ctx); err != nil || status.Framing != wire.FramingPi {
+		return Cancelled{}, cmp.Or(c.explain(err), notPi())
 	}
 	for c.round = 1; c.round <= maxRounds; c.round++ {
 		quiet, err := c.once(ctx)
@@ -277,6 +281,14 @@ func (c *cancellation) explain(err error) error {
 		}
 	}
 	return err
+}
+
+func notPi() error {
+	return &wire.Error{
+		Code:    wire.CodeInvalidArgument,
+		Message: "the session does not run Pi, and its program would take the orders for its own input",
+		Advice:  "signal the session's process, or end it",
+	}
 }
 
 func ended() error {

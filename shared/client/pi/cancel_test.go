@@ -243,6 +243,29 @@ func TestCancelTurnFenced(t *testing.T) {
 	}
 }
 
+// lines is a session that runs another program.
+type lines struct{ *client.Session }
+
+func (l lines) Inspect(ctx context.Context) (wire.Status, error) {
+	status, err := l.Session.Inspect(ctx)
+	status.Framing = wire.FramingLines
+	return status, err
+}
+
+// R72: a program that is not Pi gets no command of Pi's as its input.
+func TestCancelTurnIsForPi(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	f := fakePi{}
+	s := attach(ctx, t, &f)(wire.Cursor{})
+	if _, err := pi.CancelTurn(ctx, lines{s}, pi.CancelOptions{ID: "stop"}); wire.CodeOf(err) != wire.CodeInvalidArgument {
+		t.Errorf("got %v", err)
+	}
+	if status, err := s.Inspect(ctx); err != nil || status.InputAccepted > 0 {
+		t.Errorf("it got %d bytes, %v", status.InputAccepted, err)
+	}
+}
+
 // A program that reads its records elsewhere, and one that can't store one.
 func TestCancelTurnReadsElsewhere(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)

@@ -48,7 +48,7 @@ func (l *liar) Input(_ context.Context, id string, data []byte) (bool, error) {
 }
 
 func (l *liar) Inspect(context.Context) (wire.Status, error) {
-	return wire.Status{Pending: []wire.PendingRequest{{RequestID: "\x00\u2028\"}\n", Sequence: 1<<53 - 1}}}, nil
+	return wire.Status{Framing: wire.FramingPi, Pending: []wire.PendingRequest{{RequestID: "\x00\u2028\"}\n", Sequence: 1<<53 - 1}}}, nil
 }
 
 func (l *liar) Next(context.Context) (client.Record, error) {
