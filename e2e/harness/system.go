@@ -40,6 +40,8 @@ type Options struct {
 	Workspaces []Workspace
 	// Profiles are TOML tables [profiles.NAME] beside the profile "pi".
 	Profiles string
+	// MaxSessions is how many sessions there may be; 0 means the default.
+	MaxSessions int
 	// BrokerConfig replaces parts of broker.toml, for tests of bad input.
 	BrokerConfig func(string) string
 }
