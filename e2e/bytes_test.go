@@ -117,7 +117,7 @@ func payloads() map[string][]byte {
 func TestBytesComeThroughUnchanged(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	for name, payload := range payloads() {
 		for profile, stream := range map[string]wire.Stream{"stdout": wire.StreamStdout, "stderr": wire.StreamStderr} {
 			if profile == "stderr" && len(payload) > 8<<20 {

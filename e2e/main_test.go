@@ -20,8 +20,10 @@ func TestMain(m *testing.M) {
 		fmt.Println("not root: the end-to-end tests are skipped; run 'sudo make test' for all of them")
 	}
 	code := m.Run()
-	if binDir != "" {
-		os.RemoveAll(binDir)
+	for _, dir := range []string{binDir, smallDir} {
+		if dir != "" {
+			os.RemoveAll(dir)
+		}
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {

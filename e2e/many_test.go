@@ -111,7 +111,7 @@ func TestManySessions(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(3+n/5)*time.Minute)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: smallProfile, MaxSessions: n})
+	s := startSmallSystem(t, harness.Options{Profiles: smallProfile, MaxSessions: n})
 	b, err := client.DialBroker(ctx, s.BrokerSocket())
 	must(t, err)
 	defer b.Close()

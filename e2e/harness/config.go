@@ -45,7 +45,7 @@ path = %q
 first_uid = 2000000
 uid_count = 1000
 `, s.artifacts.Runsc.Path, s.artifacts.Runsc.Manifest, s.artifacts.Runsc.Digest,
-		s.artifacts.Rootfs.Path, s.artifacts.Rootfs.Manifest, s.artifacts.Rootfs.Digest,
+		s.options.Rootfs.Path, s.options.Rootfs.Manifest, s.options.Rootfs.Digest,
 		s.Program("paseo-sandbox-bridge"))
 }
 
