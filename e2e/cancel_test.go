@@ -107,23 +107,18 @@ func awaitFile(ctx context.Context, t *testing.T, s *harness.System, name string
 	})
 }
 
-func startConversation(ctx context.Context, t *testing.T) (*harness.System, *conversation) {
-	t.Helper()
-	tables, err := turn.Credentials(t.TempDir())
-	must(t, err)
-	s := startSystem(t, harness.Options{Profiles: tables + echoProfiles})
-	_, session, _ := startSession(ctx, t, s, turn.Create())
-	return s, &conversation{t: t, session: session}
-}
-
 // R44 R45 R46: a cancellation leaves real Pi with nothing to do, whatever it
 // did, and ready for the next turn.
 func TestCancelRealTurn(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
+	tables, err := turn.Credentials(t.TempDir())
+	must(t, err)
+	s := startSystem(t, harness.Options{Profiles: tables + echoProfiles})
 	ctx, cancel := context.WithTimeout(t.Context(), turnTimeout)
 	defer cancel()
-	s, c := startConversation(ctx, t)
+	_, session, _ := startSession(ctx, t, s, turn.Create())
+	c := &conversation{t: t, session: session}
 	named := func(name string) string { return strings.ReplaceAll(endless, "NAME", name) }
 
 	if got := c.cancel(ctx, pi.CancelOptions{ID: "nothing"}); got != (pi.Cancelled{}) {

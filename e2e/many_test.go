@@ -45,8 +45,8 @@ type dialogue struct {
 	rounds atomic.Int64
 }
 
-// run asks and compares until stop is closed.
-func (d *dialogue) run(ctx context.Context, b *client.Broker, stop <-chan struct{}) error {
+// run asks and compares, after a pause each time, until stop is closed.
+func (d *dialogue) run(ctx context.Context, b *client.Broker, pause time.Duration, stop <-chan struct{}) error {
 	s, err := client.DialSession(ctx, b.SessionSocket(d.info))
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (d *dialogue) run(ctx context.Context, b *client.Broker, stop <-chan struct
 		select {
 		case <-stop:
 			return nil
-		case <-time.After(50 * time.Millisecond): // not as fast as it can
+		case <-time.After(pause):
 		}
 		line := fmt.Sprintf("%s %d\n", d.info.Session, i)
 		if _, err := s.Input(ctx, strconv.Itoa(i), []byte(line)); err != nil {
@@ -109,9 +109,9 @@ func TestManySessions(t *testing.T) {
 	if more, err := strconv.Atoi(os.Getenv("PASEO_SANDBOX_SESSIONS")); err == nil {
 		n = more
 	}
+	s := startSmallSystem(t, harness.Options{Profiles: smallProfile, MaxSessions: n})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(3+n/5)*time.Minute)
 	defer cancel()
-	s := startSmallSystem(t, harness.Options{Profiles: smallProfile, MaxSessions: n})
 	b, err := client.DialBroker(ctx, s.BrokerSocket())
 	must(t, err)
 	defer b.Close()
@@ -133,7 +133,7 @@ func TestManySessions(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range all {
 		group.Go(func() {
-			if err := all[i].run(ctx, b, stop); err != nil {
+			if err := all[i].run(ctx, b, time.Duration(n)*10*time.Millisecond, stop); err != nil {
 				t.Errorf("session %d: %v", i, err)
 				cancel()
 			}

@@ -73,11 +73,11 @@ func linesOf(t *testing.T, s *harness.System, name string) int {
 func TestTurnOutlivesBridgeBrokerAndDaemon(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), turnTimeout)
-	defer cancel()
 	tables, err := turn.Credentials(t.TempDir())
 	must(t, err)
 	s := startSystem(t, harness.Options{PeerUIDs: []uint32{harness.DefaultPeerUID}, Profiles: tables})
+	ctx, cancel := context.WithTimeout(t.Context(), turnTimeout)
+	defer cancel()
 	dir := filepath.Join(s.Prefix, "daemon")
 	must(t, os.Mkdir(dir, 0o700))
 	must(t, os.Chown(dir, harness.DefaultPeerUID, harness.DefaultPeerUID))
