@@ -154,6 +154,7 @@ func samples() []sample {
 	add("from-bridge", Resumed{Descriptors: []DescriptorName{FDIndex}}, Resumed{Descriptors: descriptorNames, Exit: &sampleKilled})
 	add("from-bridge", BridgeSignal{ID: 1, Signal: "TERM"}, nil)
 	add("from-bridge", BridgeInputClosed{ID: 2}, nil)
+	add("from-bridge", BridgeAlive{}, nil)
 	add("from-bridge", BridgeExit{ID: 3, Status: []byte{}, Exit: sampleExit}, BridgeExit{ID: 3, Status: []byte("{\"id\":\"x\",\"exitStatus\":137}\n"), Exit: sampleKilled})
 	return all
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,8 +53,10 @@ type Rig struct {
 	mu     sync.Mutex
 	spares map[wire.DescriptorName]int
 
-	// Reason is what the broker says of the exit; "" means no answer.
+	// Reason is what the broker says of the exit; "" means no answer. Lives
+	// makes it say that the agent has not ended.
 	Reason wire.Reason
+	Lives  atomic.Bool
 	// Signals gets the signals that the bridge asks for.
 	Signals chan string
 	// Exits gets what the bridge says of the exit.
@@ -276,6 +279,9 @@ func (b *Broker) answer(m wire.Message) wire.Message {
 		r.DropStdin()
 		return wire.Done{ID: m.ID}
 	case wire.BridgeExit:
+		if r.Lives.Load() {
+			return (&wire.Error{Code: wire.CodeInvalidArgument, Message: "the sandbox has not ended", Advice: "report it when it has"}).ToMessage(m.ID)
+		}
 		r.Exits <- m
 		if r.Reason != "" {
 			return wire.BridgeExitReason{ID: m.ID, Reason: r.Reason}

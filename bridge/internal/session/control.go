@@ -101,6 +101,16 @@ func (s *Session) await(d time.Duration, replaced <-chan struct{}) bool {
 	return false
 }
 
+// runAlive tells the broker that this bridge is not stopped. Looking at the
+// session takes the mutex that everything needs: one that hangs says nothing. A
+// broker that is away or reads nothing is told the next time.
+func (s *Session) runAlive() {
+	for s.sleep(wire.BridgeAlivePeriod) {
+		_ = s.agentGone()
+		_ = s.cfg.Broker.Tell(wire.BridgeAlive{})
+	}
+}
+
 // Inspect returns the state of the session.
 func (s *Session) Inspect(id uint64) wire.Status {
 	s.clientsMu.Lock()

@@ -34,6 +34,8 @@ const (
 type Broker interface {
 	// Up reports whether the broker was there when last heard of.
 	Up() bool
+	// Tell sends a message that has no answer. Error: CodeBrokerUnreachable.
+	Tell(m wire.Message) error
 	// Ask sends a request and waits for its answer. Errors:
 	// CodeBrokerUnreachable, CodeTimeout, the broker's own.
 	Ask(timeout time.Duration, make func(id uint64) wire.Message) (wire.Message, error)
@@ -165,6 +167,7 @@ func (s *Session) Start() {
 	s.own(s.runInput)
 	s.own(s.runFree)
 	s.own(s.runLease)
+	s.own(s.runAlive)
 	s.wakeFree()
 }
 

@@ -73,7 +73,7 @@ func (s *session) recover(ctx context.Context) error {
 		s.bridge = &bridge{proc: p, done: closed}
 	}
 	s.reaper = s.revive(s.rec.Reaper)
-	if s.reaper == nil && state != wire.StateExited {
+	if state != wire.StateExited && s.reaper == nil && !s.lives(s.rec.Sandbox) {
 		return s.recoverEnd(ctx)
 	}
 	if state == wire.StateExited {
@@ -130,6 +130,15 @@ func (s *session) revive(id process.ID) *process.Process {
 		return nil
 	}
 	return p
+}
+
+// lives reports whether a process of the record does.
+func (s *session) lives(id process.ID) bool {
+	p := s.revive(id)
+	if p != nil {
+		p.Close()
+	}
+	return p != nil
 }
 
 // orphans makes sessions of what has an id and no record.

@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	launch.RunIfStub()
-	restartWindow = time.Hour
+	restartWindow, hangTimeout = time.Hour, time.Hour
 	switch {
 	case os.Args[0] == bridgeName:
 		os.Exit(runFakeBridge())
