@@ -44,9 +44,7 @@ func TestStorm(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	s := startSmallSystem(t, harness.Options{Profiles: storm.Profiles, PeerUIDs: []uint32{harness.DefaultPeerUID, 0}})
-	began, st := time.Now(), storm.New(s, out)
-	t.Cleanup(st.Abort)
+	began, st := time.Now(), newStorm(t, out)
 	for round := 1; round == 1 || time.Since(began) < long; round++ {
 		if err := blow(ctx, st, long > 0); err != nil {
 			t.Fatalf("round %d: %v", round, err)
@@ -90,4 +88,32 @@ func blow(ctx context.Context, st *storm.Storm, long bool) error {
 		return err
 	}
 	return st.Both(ctx)
+}
+
+// R33 R48: a bridge that is stopped is noticed, killed and replaced, and once it
+// may go on it can't; nothing is lost by it.
+func TestHungBridgeIsReplaced(t *testing.T) {
+	rootonly.Test(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), stormTimeout)
+	defer cancel()
+	st := newStorm(t, nil)
+	if err := st.Begin(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Strike(ctx, storm.HangBridge); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.End(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newStorm starts a system for a storm.
+func newStorm(t *testing.T, out io.Writer) *storm.Storm {
+	t.Helper()
+	s := startSmallSystem(t, harness.Options{Profiles: storm.Profiles, PeerUIDs: []uint32{harness.DefaultPeerUID, 0}})
+	st := storm.New(s, out)
+	t.Cleanup(st.Abort)
+	return st
 }

@@ -146,8 +146,8 @@ func (s *Storm) killReaper(_ context.Context, target *session) error {
 
 // Both kills the broker and every bridge at nearly the same instant, starts a
 // broker, and checks that each session says the truth: it goes on with every
-// byte, or it is unattached; then it is ended, and what was spooled is right up
-// to where it ends.
+// byte, or it is unattached, or its agent, whose input has ended, has ended for
+// a reason that nobody knows; then what was spooled is right up to its end.
 func (s *Storm) Both(ctx context.Context) error {
 	if err := s.settle(ctx); err != nil {
 		return err
@@ -206,7 +206,7 @@ func (s *Storm) decide(ctx context.Context, session *session, from int64) error 
 	lost := false
 	err := session.await(ctx, "the broker knows what became of it", func() (bool, error) {
 		info, err := session.inspect(ctx)
-		lost = info.State == wire.StateUnattached
+		lost = info.State == wire.StateUnattached || info.Exit != nil && info.Exit.Reason == wire.ReasonUnknown
 		regained, err2 := session.logged("spares_regained", s.brokerLog)
 		return lost || regained, errors.Join(err, err2)
 	})
@@ -217,6 +217,6 @@ func (s *Storm) decide(ctx context.Context, session *session, from int64) error 
 		s.progress.counts.Survived++
 		return errors.Join(session.moves(ctx), session.stop(ctx), session.verify())
 	}
-	s.progress.counts.Unattached++
+	s.progress.counts.Lost++
 	return s.readLost(ctx, session)
 }

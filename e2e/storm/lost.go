@@ -8,8 +8,8 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
-// readLost ends a session whose pipes are lost. Its daemon then reads what was
-// spooled, which it checks, up to the exit.
+// readLost ends a session whose pipes are lost, if it runs. Its daemon reads what
+// was spooled, which it checks, up to the exit.
 func (s *Storm) readLost(ctx context.Context, session *session) error {
 	b, err := client.DialBroker(ctx, s.system.AdminSocket())
 	if err != nil {
@@ -26,8 +26,8 @@ func (s *Storm) readLost(ctx context.Context, session *session) error {
 	if err != nil {
 		return err
 	}
-	if l.Exit == nil || l.Exit.Reason != wire.ReasonTerminated || l.Verdict != nil {
-		return fmt.Errorf("session %s was lost and terminated, and ended with %+v, verdict %+v", session.info.Session, l.Exit, l.Verdict)
+	if l.Exit == nil || l.Exit.Reason != wire.ReasonTerminated && l.Exit.Reason != wire.ReasonUnknown || l.Verdict != nil {
+		return fmt.Errorf("session %s was lost, and ended with %+v, verdict %+v", session.info.Session, l.Exit, l.Verdict)
 	}
 	return nil
 }

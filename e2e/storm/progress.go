@@ -19,8 +19,8 @@ type Counts struct {
 	// Stdout, Stderr and Stdin are bytes that were checked; Duplicates are
 	// inputs that were sent again after they had been accepted.
 	Stdout, Stderr, Stdin, Duplicates uint64
-	// Survived and Unattached are how sessions came out of KillBoth.
-	Survived, Unattached int
+	// Survived and Lost are how sessions came out of KillBoth.
+	Survived, Lost int
 }
 
 func (c *Counts) add(l ledger) {
@@ -37,8 +37,8 @@ func (c Counts) String() string {
 		fmt.Fprintf(&b, "%s %d, ", kind, c.Deeds[kind])
 	}
 	fmt.Fprintf(&b, "%d sessions, %d bytes of output and %d of input checked, %d inputs sent again", c.Sessions, c.Stdout+c.Stderr, c.Stdin, c.Duplicates)
-	if n := c.Survived + c.Unattached; n > 0 {
-		fmt.Fprintf(&b, ", %d of %d went on after both deaths", c.Survived, n)
+	if n := c.Survived + c.Lost; n > 0 {
+		fmt.Fprintf(&b, ", of both deaths %d sessions of %d came out whole and %d said that they did not", c.Survived, n, c.Lost)
 	}
 	return b.String()
 }

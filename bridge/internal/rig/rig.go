@@ -57,8 +57,10 @@ type Rig struct {
 	// makes it say that the agent has not ended.
 	Reason wire.Reason
 	Lives  atomic.Bool
-	// Signals gets the signals that the bridge asks for.
-	Signals chan string
+	// Signals gets the signals that the bridge asks for. They are done when
+	// SignalsDone, unless that is nil, is closed.
+	Signals     chan string
+	SignalsDone chan struct{}
 	// Exits gets what the bridge says of the exit.
 	Exits chan wire.BridgeExit
 }
@@ -274,6 +276,9 @@ func (b *Broker) answer(m wire.Message) wire.Message {
 		b.Failure <- m
 	case wire.BridgeSignal:
 		r.Signals <- m.Signal
+		if r.SignalsDone != nil {
+			<-r.SignalsDone
+		}
 		return wire.Done{ID: m.ID}
 	case wire.BridgeInputClosed:
 		r.DropStdin()

@@ -13,6 +13,8 @@ import (
 // CodeStaleWriter, CodeSessionNotRunning, CodeBrokerUnreachable, CodeTimeout,
 // the broker's own.
 func (s *Session) Signal(c *Client, lease, signal string) error {
+	s.signals.RLock()
+	defer s.signals.RUnlock()
 	s.mu.Lock()
 	err := s.mayWrite(c, lease)
 	gone := s.gone

@@ -85,6 +85,10 @@ type Session struct {
 
 	input inputPump
 
+	// signals is held for reading while a client's signal is on its way, and
+	// for writing while a writer takes its seat. It is locked before mu.
+	signals sync.RWMutex
+
 	mu         sync.Mutex // guards everything below
 	control    *journal.Log
 	data       *journal.Data

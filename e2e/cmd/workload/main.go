@@ -17,8 +17,8 @@ import (
 // A stream rests for pause after each burst of bytes: a storm is about
 // instants, and leaves the machine to others.
 const (
-	burst      = 8 << 10
-	pause      = 20 * time.Millisecond
+	burst      = 4 << 10
+	pause      = 25 * time.Millisecond
 	inputLimit = 1 << 20
 )
 
