@@ -28,11 +28,11 @@ storm=
 # folder that their system ran in, and the folder.
 clean() {
   trap - EXIT
-  local prefix group
-  for prefix in "$dir"/*/ "$dir"/*/*/; do
-    group=paseo-sandbox-$(printf %srun "$prefix" | sha256sum | head -c 8)
-    find /sys/fs/cgroup -mindepth 1 -maxdepth 2 -name "$group" 2> "$dir/find" | while read -r found; do
-      find "$found" -depth -type d -exec rmdir {} +
+  local run group found
+  for run in "$dir"/*/run "$dir"/*/*/run; do
+    group=paseo-sandbox-$(printf %s "$run" | sha256sum | head -c 8)
+    for found in /sys/fs/cgroup/"$group" /sys/fs/cgroup/*/"$group"; do
+      [ ! -d "$found" ] || find "$found" -depth -type d -exec rmdir {} +
     done
   done
   rm -rf "$dir"

@@ -72,7 +72,7 @@ func blow(ctx context.Context, st *storm.Storm, long bool) error {
 		deck = append(deck, slices.Repeat([]storm.Kind{kind}, n)...)
 	}
 	if long {
-		deck = append(deck, storm.HangBridge)
+		deck = append(deck, storm.HangBridge, storm.FreezeBroker)
 	}
 	rand.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 	deck = append(deck, storm.KillReaper, storm.KillBridge, storm.KillBroker)

@@ -130,6 +130,35 @@ func (s *Storm) stopBroker(context.Context, *session) error {
 	return s.pauseProcess(uint64(s.system.BrokerPID()))
 }
 
+// frozen is longer than a broker waits for a word of a bridge.
+const frozen = 10 * wire.BridgeAlivePeriod
+
+func (s *Storm) freezeBroker(ctx context.Context, target *session) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	before, err := target.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	pid := uint64(s.system.BrokerPID())
+	if err := signal(pid, syscall.SIGSTOP); err != nil {
+		return err
+	}
+	time.Sleep(frozen)
+	if err := signal(pid, syscall.SIGCONT); err != nil {
+		return err
+	}
+	if err := target.moves(ctx); err != nil {
+		return err
+	}
+	after, err := target.inspect(ctx)
+	if err == nil && after.BridgePID != before.BridgePID {
+		err = errors.New("a bridge that lives was replaced")
+	}
+	return err
+}
+
 // killReaper kills a session's reaper: its exit status is lost, and nothing
 // else.
 func (s *Storm) killReaper(_ context.Context, target *session) error {

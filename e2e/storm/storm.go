@@ -26,6 +26,9 @@ const (
 	StopBroker Kind = "broker stopped"
 	// HangBridge stops a bridge until the broker replaces it.
 	HangBridge Kind = "bridge hung"
+	// FreezeBroker stops the broker for longer than a bridge may say nothing:
+	// none may be taken for hung.
+	FreezeBroker Kind = "broker frozen"
 	// KillBoth kills the broker and every bridge at once.
 	KillBoth Kind = "broker and bridge"
 )
@@ -82,7 +85,7 @@ func (s *Storm) Strike(ctx context.Context, kind Kind) error {
 	target := s.sessions[s.rng.IntN(len(s.sessions))]
 	deeds := map[Kind]func(context.Context, *session) error{
 		KillDaemon: s.killDaemon, KillBridge: s.killBridge, KillBroker: s.killBroker, KillReaper: s.killReaper,
-		StopDaemon: s.stopDaemon, StopBridge: s.stopBridge, StopBroker: s.stopBroker, HangBridge: s.hangBridge,
+		StopDaemon: s.stopDaemon, StopBridge: s.stopBridge, StopBroker: s.stopBroker, HangBridge: s.hangBridge, FreezeBroker: s.freezeBroker,
 	}
 	err := deeds[kind](ctx, target)
 	for _, session := range s.sessions {

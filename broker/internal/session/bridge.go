@@ -201,9 +201,12 @@ func (s *session) replace(old *bridge) bool {
 		return false
 	}
 	defer s.release()
-	exit, _ := old.proc.Exit()
+	how := "unknown" // it was another broker's child
+	if exit, ok := old.proc.Exit(); ok {
+		how = exit.String()
+	}
 	s.happened("bridgeDied", "")
-	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
+	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", how)
 	old.silence()
 	select {
 	case <-old.done:
