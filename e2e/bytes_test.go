@@ -36,6 +36,16 @@ command = ["/bin/sh", "-c", "exec cat >&2"]
 // itself, as root.
 func startSystem(t *testing.T, o harness.Options) *harness.System {
 	t.Helper()
+	s := newSystem(t, o)
+	if err := s.StartBroker(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// newSystem is startSystem without the start.
+func newSystem(t *testing.T, o harness.Options) *harness.System {
+	t.Helper()
 	rootonly.Test(t)
 	if o.Bin == "" {
 		o.Bin = programs(t)
@@ -58,9 +68,6 @@ func startSystem(t *testing.T, o harness.Options) *harness.System {
 			t.Errorf("close the system: %v", err)
 		}
 	})
-	if err := s.StartBroker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	return s
 }
 

@@ -25,7 +25,7 @@ func TestHostileAgent(t *testing.T) {
 	defer cancel()
 	s := startSystem(t, harness.Options{Profiles: probeProfiles})
 	dir := s.WorkspaceDir("project")
-	installProbe(t, dir)
+	installProgram(t, "probe", dir)
 	secret := secretOfTheHost(t)
 	h := startHostile(ctx, t, s, "project")
 	t.Run("facts", func(t *testing.T) { compare(t, h.ask(ctx, t, "facts"), factsTable()) })
@@ -60,7 +60,7 @@ func TestHostileAgentInReadOnlyWorkspace(t *testing.T) {
 		Workspaces: []harness.Workspace{{Name: "locked", UID: harness.DefaultPeerUID, GID: harness.DefaultPeerUID, ReadOnly: true}},
 	})
 	dir := s.WorkspaceDir("locked")
-	installProbe(t, dir)
+	installProgram(t, "probe", dir)
 	secret := secretOfTheHost(t)
 	h := startHostile(ctx, t, s, "locked")
 	facts := factsTable()

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -26,37 +24,6 @@ kind = "program"
 framing = "lines"
 command = ["/workspace/probe"]
 `
-
-var (
-	probeOnce  sync.Once
-	probeBytes []byte
-	probeErr   error
-)
-
-// installProbe puts the probe into a workspace's folder; it stays root's.
-func installProbe(t *testing.T, folder string) {
-	t.Helper()
-	probeOnce.Do(func() {
-		file := filepath.Join(t.TempDir(), "probe")
-		cmd := exec.Command("go", "build", "-o", file, "./cmd/probe")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			probeErr = fmt.Errorf("%w\n%s", err, out)
-			return
-		}
-		probeBytes, probeErr = os.ReadFile(file)
-	})
-	if probeErr != nil {
-		t.Fatal(probeErr)
-	}
-	file := filepath.Join(folder, "probe")
-	if err := os.WriteFile(file, probeBytes, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(file, 0o755); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // hostile is a probe that runs in a sandbox.
 type hostile struct {

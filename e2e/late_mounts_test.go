@@ -95,7 +95,7 @@ func lateMounts(ctx context.Context, t *testing.T, s *harness.System, name strin
 	for _, folder := range []string{"tmpfs", "bind", "by-peer"} {
 		makeFolder(t, filepath.Join(dir, folder), harness.DefaultPeerUID)
 	}
-	installProbe(t, dir)
+	installProgram(t, "probe", dir)
 	h := startHostile(ctx, t, s, name)
 
 	mount(t, "tmpfs", filepath.Join(dir, "tmpfs"), "tmpfs", 0)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"git.jb.codes/jb/paseo-sandbox/e2e/storm"
 	"git.jb.codes/jb/paseo-sandbox/e2e/story"
 	"git.jb.codes/jb/paseo-sandbox/e2e/turn"
 	"go.uber.org/goleak"
@@ -16,6 +17,7 @@ import (
 func TestMain(m *testing.M) {
 	story.RunIfDaemon()
 	turn.RunIfDaemon()
+	storm.RunIfDaemon()
 	if os.Geteuid() != 0 {
 		fmt.Println("not root: the end-to-end tests are skipped; run 'sudo make test' for all of them")
 	}
@@ -51,7 +53,7 @@ func programs(t *testing.T) string {
 		}
 		binErr = build(os.Environ(), "-race", "./broker/cmd/...", "./shared/cmd/...")
 		if binErr == nil {
-			binErr = build(append(os.Environ(), "CGO_ENABLED=0"), "./bridge/cmd/...", "./e2e/cmd/paseo-sandbox-bridge-attacker")
+			binErr = build(append(os.Environ(), "CGO_ENABLED=0"), "./bridge/cmd/...", "./e2e/cmd/paseo-sandbox-bridge-attacker", "./e2e/cmd/probe", "./e2e/cmd/workload")
 		}
 	})
 	if binErr != nil {
@@ -67,4 +69,21 @@ func build(env []string, args ...string) error {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
+}
+
+// installProgram puts one of the programs that run in sandboxes into a
+// workspace's folder; it stays root's.
+func installProgram(t *testing.T, name, folder string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(programs(t), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(folder, name)
+	if err := os.WriteFile(file, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(file, 0o755); err != nil {
+		t.Fatal(err)
+	}
 }

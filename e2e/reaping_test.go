@@ -76,7 +76,9 @@ func (r *reaping) until(id wire.SessionID, what string, fits func(wire.SessionIn
 	}
 }
 
-func forgotten(_ wire.SessionInfo, err error) bool { return wire.CodeOf(err) == wire.CodeUnknownSession }
+func forgotten(_ wire.SessionInfo, err error) bool {
+	return wire.CodeOf(err) == wire.CodeUnknownSession
+}
 
 // attach attaches a writer.
 func (r *reaping) attach(info wire.SessionInfo) *client.Session {

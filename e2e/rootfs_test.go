@@ -18,7 +18,6 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/e2e/harness"
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
-	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -41,34 +40,39 @@ const rootfsTimeout = 4 * time.Minute
 // newMarkerSystem prepares a system of which nothing runs yet.
 func newMarkerSystem(t *testing.T) *harness.System {
 	t.Helper()
-	rootonly.Test(t)
-	s, err := harness.New(harness.Options{
-		Bin: programs(t), PeerUIDs: []uint32{0}, Profiles: markerProfile,
-		Workspaces: []harness.Workspace{{Name: "project", UID: harness.DefaultPeerUID, GID: harness.DefaultPeerUID}},
-	})
-	if err != nil {
+	return newSystem(t, harness.Options{Profiles: markerProfile})
+}
+
+// startWorkloadSystem is startSystem on a root file system that holds one program
+// alone, as /workload: such a broker starts in no time.
+func startWorkloadSystem(t *testing.T, o harness.Options) *harness.System {
+	t.Helper()
+	s := newSystem(t, o)
+	tree := filepath.Join(t.TempDir(), "tree")
+	makeTree(t, tree)
+	installProgram(t, "workload", tree)
+	useRootfs(t, s, seal(t, tree))
+	if err := s.StartBroker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the broker's log ends with:\n%s", s.LogTail())
-		}
-		if err := s.Close(); err != nil {
-			t.Errorf("close the system: %v", err)
-		}
-	})
 	return s
 }
 
-// makeMarkerTree makes a small root file system whose program ends with the
-// status.
-func makeMarkerTree(t *testing.T, tree string, status int) {
+// makeTree makes the folders of a root file system.
+func makeTree(t *testing.T, tree string) {
 	t.Helper()
 	for _, dir := range []string{"", "proc", "dev", "sys", "run", "tmp", "workspace", "home/agent", "attachments"} {
 		if err := os.MkdirAll(filepath.Join(tree, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// makeMarkerTree makes a small root file system whose program ends with the
+// status.
+func makeMarkerTree(t *testing.T, tree string, status int) {
+	t.Helper()
+	makeTree(t, tree)
 	cmd := exec.Command("go", "build", "-o", filepath.Join(tree, "marker-program"), "./testdata/marker")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

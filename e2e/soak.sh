@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Runs the long forms: 100,000 rounds of each race for a workspace (as root),
-# those of the bridge that take a number of rounds, then for half of the time the
-# kill storm of the bridge and the whole story in turn, for the other half every
-# fuzz target. Prints counts as it goes and ends with one line of totals; exits
-# non-zero at the first fault.
+# Runs the long forms of the tests for DURATION in all, and with root those that
+# need it: mutants, races for a workspace, the bridge's model, its readers and
+# full disks, the storms of bridge and system, the whole story, and every fuzz
+# target. Each gets a share of what is left, and ends what it has begun. Prints
+# counts as it goes, the system's storm every ten seconds, and ends with one line
+# of totals. At the first fault it prints the end of what was said, and exits 1.
+# Ctrl-C ends it at once with 130: everything runs in a pid and a mount namespace
+# of its own, and in one temporary folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 duration=${1:?usage: soak.sh DURATION, for example 30m}
@@ -13,25 +16,100 @@ case $duration in
   *s) seconds=${duration%s} ;;
   *) echo "soak.sh: DURATION is a number with h, m or s" >&2; exit 2 ;;
 esac
-half=$((seconds / 2))
-if [ "$(id -u)" = 0 ]; then
-  PASEO_SANDBOX_SESSIONS=100 go test -race -count=1 -timeout 1h -run '^TestManySessions$' -v ./e2e | grep 'sessions:'
-  PASEO_SANDBOX_RACES=100000 go test -count=1 -timeout 2h -run Racer -v ./broker/internal/workspace | grep pinned
-fi
-start=$SECONDS
-PASEO_SANDBOX_MUTANTS=1 PASEO_SANDBOX_FIREHOSE=1m PASEO_SANDBOX_CYCLES=10000 PASEO_SANDBOX_MODEL_CHECKS=50 \
-  go test -race -count=1 -timeout 1h -run 'Mutants|Firehose|AttachAndDetach|Model|DiskFull' ./bridge/internal/app > /dev/null
-echo "$((SECONDS - start))s: mutants of the bridge, its model, readers and full disks, no fault"
-storms=0 stories=0
-while ((SECONDS - start < half)); do
-  go test -race -count=1 -run 'Crash|Kill' ./bridge/internal/app > /dev/null
-  storms=$((storms + 1))
-  if [ "$(id -u)" = 0 ]; then
-    go test -race -count=1 -run '^TestStory$' ./e2e > /dev/null
-    stories=$((stories + 1))
+root=$([ "$(id -u)" = 0 ] && echo yes || echo no)
+dir=$(mktemp -d)
+chmod 755 "$dir" # daemons are other users
+export TMPDIR=$dir
+child=
+declare -A did=()
+storm=
+
+# Removes what a test that was killed leaves: cgroups, which are named after the
+# folder that their system ran in, and the folder.
+clean() {
+  trap - EXIT
+  local run group found
+  for run in "$dir"/*/run "$dir"/*/*/run; do
+    group=paseo-sandbox-$(printf %s "$run" | sha256sum | head -c 8)
+    for found in /sys/fs/cgroup/"$group" /sys/fs/cgroup/*/"$group"; do
+      [ ! -d "$found" ] || find "$found" -depth -type d -exec rmdir {} +
+    done
+  done
+  rm -rf "$dir"
+}
+
+abort() {
+  if [ -n "$child" ]; then
+    # The first process of the namespace takes all others along.
+    pkill -KILL -P "$child" || true
+    kill -KILL "$child" || true
+    wait "$child" || true
+  fi 2> "$dir/abort"
+  clean
+  exit "$1"
+}
+trap 'abort 130' INT
+trap 'abort 143' TERM
+trap clean EXIT
+
+# unit NAME COMMAND...: runs one piece of a stage, and shows the storm's lines.
+unit() {
+  local name=$1 status=0
+  shift
+  if [ $root = yes ]; then
+    set -- unshare --mount --pid --fork --kill-child --mount-proc bash -c '"$@" & wait $!' soak "$@"
   fi
-  echo "$((SECONDS - start))s: $storms kill storms, $stories stories, no fault"
-done
+  "$@" < /dev/null > "$dir/log" 2>&1 &
+  child=$!
+  tail -n +1 -f --pid="$child" "$dir/log" | grep --line-buffered '^storm:' &
+  local shown=$!
+  wait "$child" || status=$?
+  child=
+  wait "$shown" || true # there was nothing to show
+  if [ "$status" != 0 ]; then
+    tail -n 200 "$dir/log"
+    echo "soak: $name failed after ${SECONDS}s"
+    exit 1
+  fi
+  did[$name]=$((${did[$name]:-0} + 1))
+}
+
+# share WEIGHT REST: gives a stage its share of what is left and sets until.
+share() { until=$((SECONDS + (seconds - SECONDS) * $1 / $2)); }
+
+# stage NAME WEIGHT REST COMMAND...: repeats a unit for its share.
+stage() {
+  local name=$1
+  share "$2" "$3"
+  shift 3
+  while ((SECONDS < until)); do
+    unit "$name" "$@"
+    echo "soak: ${SECONDS}s: $name ${did[$name]}, no fault"
+  done
+}
+
+app=(go test -race -count=1 -timeout 2h ./bridge/internal/app)
+stage "mutants of the bridge" 2 20 env PASEO_SANDBOX_MUTANTS=1 "${app[@]}" -run Mutants
+if [ $root = yes ]; then
+  stage "thousand races" 1 18 env PASEO_SANDBOX_RACES=1000 go test -count=1 -timeout 2h -run Racer ./broker/internal/workspace
+fi
+stage "models and readers" 3 17 env PASEO_SANDBOX_FIREHOSE=20s PASEO_SANDBOX_CYCLES=2000 PASEO_SANDBOX_MODEL_CHECKS=50 \
+  "${app[@]}" -run 'Firehose|AttachAndDetach|Model|DiskFull'
+stage "storms of the bridge" 3 14 "${app[@]}" -run Kill
+if [ $root = yes ]; then
+  share 4 11
+  if ((until > SECONDS)); then
+    unit "storm of the system" env PASEO_SANDBOX_STORM=$((until - SECONDS))s \
+      go test -race -count=1 -timeout 0 -v -run '^TestStorm$' ./e2e
+    storm="; $(grep '^storm:' "$dir/log" | tail -n 1)"
+  fi
+  stage "stories" 2 7 go test -race -count=1 -run '^TestStory$' ./e2e
+fi
 targets=$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | wc -l)
-e2e/fuzz.sh "$((half / targets + 1))s"
-echo "soak: $storms kill storms, $stories stories, $targets fuzz targets, no fault in $((SECONDS - start))s"
+if ((seconds > SECONDS)); then
+  unit "fuzz targets" e2e/fuzz.sh "$(((seconds - SECONDS) / targets + 1))s"
+  did["fuzz targets"]=$targets
+fi
+totals=
+for name in "${!did[@]}"; do totals+="$name ${did[$name]}, "; done
+echo "soak: ${totals}no fault in ${SECONDS}s$storm"

@@ -65,7 +65,7 @@ var (
 	BridgeRequests = NewSet(Hello{}, Attach{}, Ack{}, Input{}, CloseInput{}, Signal{}, Terminate{}, Release{}, Inspect{}, Ping{})
 	BridgeReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Attached{}, Acked{}, Accepted{}, Status{}, Pong{}, Fenced{}, Records{})
 	ToBridge       = NewSet(Configure{}, Resume{}, ErrorMessage{}, Done{}, BridgeExitReason{})
-	FromBridge     = NewSet(Ready{}, Resumed{}, ErrorMessage{}, BridgeSignal{}, BridgeInputClosed{}, BridgeSeat{}, BridgeExit{})
+	FromBridge     = NewSet(Ready{}, Resumed{}, ErrorMessage{}, BridgeSignal{}, BridgeInputClosed{}, BridgeSeat{}, BridgeExit{}, BridgeAlive{})
 )
 
 // recordsKind names the one message that is not a map.

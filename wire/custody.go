@@ -1,5 +1,7 @@
 package wire
 
+import "time"
+
 // The messages of this file travel only between the broker and a bridge that
 // it started, each as one packet of a SOCK_SEQPACKET socketpair, without a
 // length prefix.
@@ -150,6 +152,15 @@ type BridgeSignal struct {
 	Signal string `cbor:"signal"`
 }
 
+// BridgeAlive says, every BridgeAlivePeriod, that the bridge is not stopped and
+// that its session does not hang. Nothing answers.
+type BridgeAlive struct {
+	Type string `cbor:"type"`
+}
+
+// BridgeAlivePeriod is the time between two BridgeAlive.
+const BridgeAlivePeriod = 5 * time.Second
+
 // BridgeInputClosed says that input has been drained and the bridge's end of
 // the pipe is closed. The broker closes its own and answers Done.
 type BridgeInputClosed struct {
@@ -188,6 +199,9 @@ func (Ready) Kind() string { return "ready" }
 
 // Kind implements Message.
 func (BridgeSignal) Kind() string { return "bridgeSignal" }
+
+// Kind implements Message.
+func (BridgeAlive) Kind() string { return "bridgeAlive" }
 
 // Kind implements Message.
 func (BridgeInputClosed) Kind() string { return "bridgeInputClosed" }

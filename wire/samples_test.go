@@ -162,6 +162,7 @@ func samples() []sample {
 	add("from-bridge", BridgeSignal{ID: 1, Signal: "TERM"}, nil)
 	add("from-bridge", BridgeInputClosed{ID: 2}, nil)
 	add("from-bridge", BridgeSeat{ID: 2}, BridgeSeat{ID: 3, Seat: sampleSeat})
+	add("from-bridge", BridgeAlive{}, nil)
 	add("from-bridge", BridgeExit{ID: 3, Status: []byte{}, Exit: sampleExit}, BridgeExit{ID: 3, Status: []byte("{\"id\":\"x\",\"exitStatus\":137}\n"), Exit: sampleKilled})
 	return all
 }

@@ -49,6 +49,9 @@ func (m Ready) Validate() error {
 func (m BridgeSignal) Validate() error { return first(checkID(m.ID), checkSignal(m.Signal)) }
 
 // Validate implements Message.
+func (m BridgeAlive) Validate() error { return nil }
+
+// Validate implements Message.
 func (m BridgeInputClosed) Validate() error { return checkID(m.ID) }
 
 // Validate implements Message.

@@ -283,6 +283,9 @@ func (s *System) Close() error {
 	var errs []error
 	if s.BrokerPID() == 0 {
 		errs = append(errs, s.StartBroker(ctx))
+	} else {
+		// A test that ran out of time may have left it starting.
+		errs = append(errs, s.awaitBroker(ctx))
 	}
 	errs = append(errs, s.DeleteSessions(ctx), s.StopBroker(syscall.SIGTERM))
 	left, err := s.Leftovers()

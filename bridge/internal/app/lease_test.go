@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"testing"
+	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/bridge/internal/rig"
 	"git.jb.codes/jb/paseo-sandbox/wire"
@@ -210,4 +211,37 @@ func TestCursorsAndAcks(t *testing.T) {
 	}
 	live.Expect(wire.StreamStdout, []byte("5\n"))
 	o.Expect(wire.StreamStdout, []byte("5\n"))
+}
+
+// R42: a signal that a writer sent before it lost its seat, and that is still
+// on its way, takes effect before the next writer has the seat, or not at all.
+func TestNoSignalAfterTakeover(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	r.SignalsDone = make(chan struct{})
+	r.Start()
+	first, watcher := r.Writer(), r.Observer(wire.FromLive)
+	signal := func(id uint64) wire.Message {
+		return wire.Signal{ID: id, Lease: first.Attached.Lease, Signal: "TERM"}
+	}
+	asked := first.NextID()
+	first.Send(signal(asked))
+	<-r.Signals // the broker has it, and takes its time
+	second := r.Connect()
+	attach := second.NextID()
+	second.Send(wire.Attach{ID: attach, Mode: wire.ModeWriter, From: wire.FromLive, Takeover: true})
+	// A bridge that does not wait needs far less.
+	for range 50 {
+		if st := watcher.Inspect(); st.Generation != 1 {
+			t.Fatalf("generation %d has the seat, and the signal of generation 1 is still to come", st.Generation)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	close(r.SignalsDone)
+	if _, e := first.Await(asked); e != nil {
+		t.Error(e)
+	}
+	if m, e := second.Await(attach); e != nil || m.(wire.Attached).Generation != 2 {
+		t.Errorf("got %+v, %v", m, e)
+	}
+	wantCode(t, ask(first, signal), wire.CodeStaleWriter)
 }

@@ -351,3 +351,50 @@ func TestInputIsFreed(t *testing.T) {
 		t.Fatalf("%d bytes of delivered input are kept", a)
 	}
 }
+
+// R31 R48: the reaper's death is not the agent's: the exit pipe ends, and
+// output and input go on, also under the next bridge, until the broker says
+// that the agent has ended. Its exit is unknown then, and all that it printed
+// is there.
+func TestReaperDies(t *testing.T) {
+	r := rig.New(t, rig.Options{})
+	r.Reason = wire.ReasonUnknown
+	r.Lives.Store(true)
+	b := r.Start()
+	r.AgentExit.Close()
+	flow := func(c *rig.Client, line string) {
+		t.Helper()
+		if _, e := c.Input(line, []byte(line)); e != nil {
+			t.Fatal(e)
+		}
+		got := make([]byte, len(line))
+		if _, err := io.ReadFull(r.AgentStdin, got); err != nil || string(got) != line {
+			t.Fatalf("the agent reads %q, %v", got, err)
+		}
+		if _, err := r.AgentStdout.WriteString(line); err != nil {
+			t.Fatal(err)
+		}
+		c.Expect(wire.StreamStdout, []byte(line))
+	}
+	c := r.Writer()
+	flow(c, "one\n")
+	c.Close()
+	if err := b.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.Start()
+	c = r.Attach(wire.Attach{Mode: wire.ModeWriter, From: wire.FromCursor, Cursor: &wire.Cursor{Epoch: r.Epoch, Sequence: 1}, Takeover: true})
+	flow(c, "two\n")
+	if _, err := r.AgentStdout.WriteString("last"); err != nil {
+		t.Fatal(err)
+	}
+	r.AgentStdout.Close()
+	r.AgentStderr.Close()
+	r.Lives.Store(false)
+	c.Expect(wire.StreamStdout, []byte("last"))
+	last := c.Next()
+	want := wire.Exit{Code: 255, Reason: wire.ReasonUnknown, InputAccepted: 8, InputDelivered: 8}
+	if e, err := wire.DecodeExit(last.Data); err != nil || e != want || last.Stream != wire.StreamExit {
+		t.Fatalf("exit %+v, %v; want %+v", e, err, want)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,10 +53,14 @@ type Rig struct {
 	mu     sync.Mutex
 	spares map[wire.DescriptorName]int
 
-	// Reason is what the broker says of the exit; "" means no answer.
+	// Reason is what the broker says of the exit; "" means no answer. Lives
+	// makes it say that the agent has not ended.
 	Reason wire.Reason
-	// Signals gets the signals that the bridge asks for.
-	Signals chan string
+	Lives  atomic.Bool
+	// Signals gets the signals that the bridge asks for. They are done when
+	// SignalsDone, unless that is nil, is closed.
+	Signals     chan string
+	SignalsDone chan struct{}
 	// Exits gets what the bridge says of the exit.
 	Exits chan wire.BridgeExit
 	// Seats gets what the bridge says of its writer's seat, as far as a test
@@ -274,6 +279,9 @@ func (b *Broker) answer(m wire.Message) wire.Message {
 		b.Failure <- m
 	case wire.BridgeSignal:
 		r.Signals <- m.Signal
+		if r.SignalsDone != nil {
+			<-r.SignalsDone
+		}
 		return wire.Done{ID: m.ID}
 	case wire.BridgeInputClosed:
 		r.DropStdin()
@@ -285,6 +293,9 @@ func (b *Broker) answer(m wire.Message) wire.Message {
 		}
 		return wire.Done{ID: m.ID}
 	case wire.BridgeExit:
+		if r.Lives.Load() {
+			return (&wire.Error{Code: wire.CodeInvalidArgument, Message: "the sandbox has not ended", Advice: "report it when it has"}).ToMessage(m.ID)
+		}
 		r.Exits <- m
 		if r.Reason != "" {
 			return wire.BridgeExitReason{ID: m.ID, Reason: r.Reason}

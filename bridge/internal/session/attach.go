@@ -39,7 +39,14 @@ func (c *Client) Sent(sequence uint64) { c.sent.Store(sequence) }
 // Attach joins a connection to the session. Records start with next. Errors:
 // CodeInvalidCursor, CodeReplayGap, CodeWriterAlreadyAttached,
 // CodeStorageFull.
+//
+// A writer waits until the signals are done that a writer before it has sent
+// (at most brokerTimeout): none takes effect after its takeover.
 func (s *Session) Attach(peer Peer, m wire.Attach) (c *Client, answer wire.Attached, next uint64, err error) {
+	if m.Mode == wire.ModeWriter {
+		s.signals.Lock()
+		defer s.signals.Unlock()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next, mayAck, err := s.startOf(m)

@@ -13,6 +13,8 @@ import (
 // CodeStaleWriter, CodeSessionNotRunning, CodeBrokerUnreachable, CodeTimeout,
 // the broker's own.
 func (s *Session) Signal(c *Client, lease, signal string) error {
+	s.signals.RLock()
+	defer s.signals.RUnlock()
 	s.mu.Lock()
 	err := s.mayWrite(c, lease)
 	gone := s.gone
@@ -99,6 +101,16 @@ func (s *Session) await(d time.Duration, replaced <-chan struct{}) bool {
 	case <-s.stop:
 	}
 	return false
+}
+
+// runAlive tells the broker that this bridge is not stopped. Looking at the
+// session takes the mutex that everything needs: one that hangs says nothing. A
+// broker that is away or reads nothing is told the next time.
+func (s *Session) runAlive() {
+	for s.sleep(wire.BridgeAlivePeriod) {
+		_ = s.agentGone()
+		_ = s.cfg.Broker.Tell(wire.BridgeAlive{})
+	}
 }
 
 // Inspect returns the state of the session.

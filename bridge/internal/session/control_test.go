@@ -21,6 +21,8 @@ type fakeBroker struct {
 
 func (b *fakeBroker) Up() bool { return true }
 
+func (b *fakeBroker) Tell(wire.Message) error { return nil }
+
 func (b *fakeBroker) Ask(_ time.Duration, make func(id uint64) wire.Message) (wire.Message, error) {
 	m := make(1)
 	b.asked <- m

@@ -36,7 +36,7 @@ const (
 func (s *Session) watchExit() {
 	var exit wire.Exit
 	if s.exit == nil {
-		if !s.spliceStatus() {
+		if !s.spliceStatus() || !s.confirmEnd() {
 			return
 		}
 		s.endInput()
@@ -71,6 +71,35 @@ func (s *Session) spliceStatus() bool {
 			if !s.sleep(retryInput) {
 				return false
 			}
+		}
+	}
+}
+
+// confirmEnd waits until the agent has really ended. A pipe that ends without a
+// status means that the sandbox was killed, or only its reaper: then the agent
+// goes on, and the broker says so. Without a broker the streams tell: nobody
+// but the sandbox has their other ends. It reports false when the session is
+// stopped before.
+func (s *Session) confirmEnd() bool {
+	for warned := false; ; warned = true {
+		status, exit := s.observed()
+		if len(status) > 0 {
+			return true
+		}
+		m, err := s.tellExit(status, exit)
+		if _, ended := m.(wire.BridgeExitReason); ended {
+			return true
+		}
+		code := wire.CodeOf(err)
+		silent := code == wire.CodeBrokerUnreachable || code == wire.CodeTimeout
+		if silent && isClosed(s.stdout.Done()) && isClosed(s.stderr.Done()) {
+			return true
+		}
+		if !warned {
+			s.log.Warn("exit_status_lost", "reason", "the exit pipe has ended, and the agent may not have", "error", errText(err))
+		}
+		if !s.sleep(retryInput) {
+			return false
 		}
 	}
 }

@@ -34,6 +34,8 @@ const (
 type Broker interface {
 	// Up reports whether the broker was there when last heard of.
 	Up() bool
+	// Tell sends a message that has no answer. Error: CodeBrokerUnreachable.
+	Tell(m wire.Message) error
 	// Ask sends a request and waits for its answer. Errors:
 	// CodeBrokerUnreachable, CodeTimeout, the broker's own.
 	Ask(timeout time.Duration, make func(id uint64) wire.Message) (wire.Message, error)
@@ -83,6 +85,10 @@ type Session struct {
 	owned     sync.WaitGroup // goroutines
 
 	input inputPump
+
+	// signals is held for reading while a client's signal is on its way, and
+	// for writing while a writer takes its seat. It is locked before mu.
+	signals sync.RWMutex
 
 	mu         sync.Mutex // guards everything below
 	control    *journal.Log
@@ -170,6 +176,7 @@ func (s *Session) Start() {
 	s.own(s.runFree)
 	s.own(s.runLease)
 	s.own(s.runSeat)
+	s.own(s.runAlive)
 	s.wakeFree()
 }
 

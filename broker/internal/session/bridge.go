@@ -17,14 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bridge that dies more often than this is not started again.
-const maxRestarts = 5
+// When a bridge dies more often than maxRestarts within restartWindow, the next
+// one is started after restartPause.
+const (
+	maxRestarts  = 5
+	restartPause = 2 * time.Second
+)
 
 // restartWindow is longer in tests, where a slow machine must not matter.
 var restartWindow = 10 * time.Second
-
-// recordRetry is the time between two tries to record a bridge on a full disk.
-const recordRetry = time.Second
 
 // bridge is one run of a session's bridge.
 type bridge struct {
@@ -200,10 +201,13 @@ func (s *session) replace(old *bridge) bool {
 		return false
 	}
 	defer s.release()
-	exit, _ := old.proc.Exit()
+	how := "unknown" // it was another broker's child
+	if exit, ok := old.proc.Exit(); ok {
+		how = exit.String()
+	}
 	s.bereave()
 	s.happened("bridgeDied", "")
-	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", exit.String())
+	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", how)
 	old.silence()
 	select {
 	case <-old.done:
@@ -220,10 +224,7 @@ func (s *session) replace(old *bridge) bool {
 		s.abandon("it died before it could give a restarted broker the descriptors")
 		return false
 	}
-	if !s.mayRestart() {
-		s.abandon(fmt.Sprintf("its bridge died %d times within %v", maxRestarts, restartWindow))
-		return false
-	}
+	s.slowDown()
 	if err := s.startBridge(s.ctx); err != nil {
 		s.log.Error("bridge_failed", "error", err.Error())
 		s.mu.Lock()
@@ -239,9 +240,6 @@ func (s *session) replace(old *bridge) bool {
 			return false
 		}
 		s.kill(b)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			s.excuse()
-		}
 		return true
 	}
 	if s.state() == wire.StateStalled {
@@ -276,9 +274,11 @@ func (s *session) kill(b *bridge) {
 	}
 }
 
-func (s *session) mayRestart() bool {
+// slowDown waits before a bridge is started whose predecessors died too often:
+// of the same cause, it may be. We have the pipes, so nothing is lost by it, and
+// what is in the way (a full disk, someone who kills them) may go.
+func (s *session) slowDown() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := time.Now()
 	recent := s.restarts[:0]
 	for _, t := range s.restarts {
@@ -287,16 +287,14 @@ func (s *session) mayRestart() bool {
 		}
 	}
 	s.restarts = append(recent, now)
-	return len(recent) < maxRestarts
-}
-
-// excuse forgives the last bridge its death: the disk has no room for its
-// record. It waits, because that may last.
-func (s *session) excuse() {
-	s.mu.Lock()
-	s.restarts = s.restarts[:len(s.restarts)-1]
+	slow := len(recent) >= maxRestarts
 	s.mu.Unlock()
-	s.wait(recordRetry)
+	if !slow {
+		return
+	}
+	s.log.Error("bridge_dies_often", "deaths", len(recent), "within", restartWindow.String(), "next", restartPause.String(), "advice", "look at what the bridges said; nothing is lost meanwhile")
+	s.moveTo(wire.StateStalled)
+	s.wait(restartPause)
 }
 
 // abandon says that nobody holds the pipes from now on. The process goes on

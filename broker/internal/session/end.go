@@ -13,22 +13,20 @@ import (
 // begin starts the goroutines of a session that has its processes.
 func (s *session) begin() {
 	s.mu.Lock()
-	reaper, bridge := s.reaper, s.bridge
+	bridge, ended := s.bridge, s.rec.State == wire.StateExited
 	s.attended = bridge != nil
 	s.mu.Unlock()
-	if reaper != nil {
+	if !ended {
 		s.m.work.Add(1)
 		go func() {
 			defer s.m.work.Done()
-			select {
-			case <-reaper.Done():
+			if s.awaitEnd() {
 				s.settle()
 				s.finish()
-			case <-s.ctx.Done():
 			}
 		}()
 	}
-	if bridge == nil && s.state() == wire.StateExited {
+	if bridge == nil && ended {
 		s.revisitLater()
 	}
 	if bridge != nil {
@@ -37,6 +35,38 @@ func (s *session) begin() {
 			defer s.m.work.Done()
 			s.attend()
 		}()
+	}
+}
+
+// awaitEnd waits for the sandbox's death, and reports false when we stop before.
+// The reaper comes first: it dies by itself once it has told the status. If it
+// dies before its sandbox, the status is lost, and nothing else.
+func (s *session) awaitEnd() bool {
+	s.mu.Lock()
+	reaper := s.reaper
+	s.mu.Unlock()
+	if reaper != nil {
+		select {
+		case <-reaper.Done():
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+	sandbox := s.revive(s.rec.Sandbox)
+	if sandbox == nil {
+		return true
+	}
+	defer sandbox.Close()
+	s.mu.Lock()
+	s.orphaned = true
+	s.mu.Unlock()
+	s.happened("reaperDied", "")
+	s.log.Error("reaper_died", "sandbox", sandbox.ID().PID, "advice", "the session goes on; nobody will know its exit status")
+	select {
+	case <-sandbox.Done():
+		return true
+	case <-s.ctx.Done():
+		return false
 	}
 }
 

@@ -52,7 +52,7 @@ func TestExitOrder(t *testing.T) {
 			s := newSystem(t)
 			m := s.manager()
 			info := s.create(m, "dying") // its bridges report nothing
-			s.eventually("unattached", s.hasState(m, info.Session, wire.StateUnattached))
+			s.eventually("its bridges die", s.said("bridge_dies_often"))
 			ses := m.sessions[info.Session]
 			reason := make(chan wire.Reason, 1)
 			tell := func() {

@@ -147,6 +147,8 @@ type session struct {
 	reported     *wire.Exit
 	signals      map[string]bool
 	oom, crowded bool
+	// orphaned says that the reaper died before its sandbox.
+	orphaned bool
 	// known is the reason that an earlier broker found, or that a restart of
 	// the host gives.
 	known wire.Reason

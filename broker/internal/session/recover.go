@@ -76,7 +76,7 @@ func (s *session) takeUp() bool {
 	if !lives(s.rec.State) {
 		return false
 	}
-	if s.reaper = s.revive(s.rec.Reaper); s.reaper == nil {
+	if s.reaper = s.revive(s.rec.Reaper); s.reaper == nil && !s.lives(s.rec.Sandbox) {
 		return false
 	}
 	if !s.reviveBridge() {
@@ -162,4 +162,13 @@ func (s *session) revive(id process.ID) *process.Process {
 func (s *session) setEnded(r *record.Record) {
 	e := s.exit()
 	r.State, r.Exit, r.EndedAt = wire.StateExited, &e, s.m.Clock.Now()
+}
+
+// lives reports whether a process of the record does.
+func (s *session) lives(id process.ID) bool {
+	p := s.revive(id)
+	if p != nil {
+		p.Close()
+	}
+	return p != nil
 }

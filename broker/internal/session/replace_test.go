@@ -4,10 +4,13 @@ import (
 	"context"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
@@ -157,4 +160,82 @@ func TestDeletionDoesNotWaitForReader(t *testing.T) {
 		<-deleted
 	}
 	s.delete(m, info.Session)
+}
+
+// R33: a bridge that says nothing, as one that is stopped, is killed and
+// replaced. One after the other does so: the session is stalled, and the next
+// one that is well has the pipes.
+func TestSilentBridgeIsReplaced(t *testing.T) {
+	s := newSystem(t)
+	defer func(d time.Duration) { hangTimeout = d }(hangTimeout)
+	hangTimeout = 50 * time.Millisecond
+	m := s.manager()
+	defer m.Close() // before the limit is put back
+	info := s.create(m, "")
+	if err := unix.Kill(int(info.BridgePID), unix.SIGSTOP); err != nil && err != unix.ESRCH {
+		t.Fatal(err)
+	}
+	s.eventually("noticed", s.said("has said nothing"))
+	s.eventually("another bridge", s.said("bridge_replaced"))
+	s.eventually("stalled", s.hasState(m, info.Session, wire.StateStalled))
+	names, _ := m.sessions[info.Session].shared()
+	if len(names) != len(order) {
+		t.Errorf("the broker has %v", names)
+	}
+	s.delete(m, info.Session)
+}
+
+// R31 R33: a reaper that dies takes nothing along but the exit status. The
+// bridge is told so, and the sandbox's end is seen, by this broker and the next.
+func TestReaperDies(t *testing.T) {
+	for name, restart := range map[string]bool{"and its broker lives": false, "and its broker too": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newSystem(t)
+			m := s.manager()
+			info := s.create(m, "")
+			// The fake sandbox is its own reaper: here another process is.
+			reaper := exec.Command("sleep", "1000")
+			if err := reaper.Start(); err != nil {
+				t.Fatal(err)
+			}
+			held, err := process.Open(reaper.Process.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ses := m.sessions[info.Session]
+			ses.cancel()
+			m.Close()
+			if err := ses.m.store.Save(withReaper(ses.rec, held.ID())); err != nil {
+				t.Fatal(err)
+			}
+			if !restart {
+				m = s.manager()
+			}
+			reaper.Process.Kill()
+			reaper.Wait()
+			held.Close()
+			if restart {
+				m = s.manager()
+			}
+			s.eventually("noticed", s.said("reaper_died"))
+			ses = m.sessions[info.Session]
+			if _, ok := ses.answer(nil, wire.BridgeExit{ID: 1, Exit: wire.Exit{Code: unobserved, Reason: wire.ReasonUnknown}}).(wire.ErrorMessage); !ok {
+				t.Error("the bridge was told that the sandbox has ended")
+			}
+			if !s.hasState(m, info.Session, wire.StateRunning)() {
+				t.Error("the session does not run")
+			}
+			s.killSandbox(info.Session)
+			s.eventually("ended", s.hasState(m, info.Session, wire.StateExited))
+			if i, err := m.Inspect(Operator(), info.Session); err != nil || i.Exit.Reason != wire.ReasonUnknown || i.Exit.Code != unobserved {
+				t.Errorf("got %+v, %v", i.Exit, err)
+			}
+			s.delete(m, info.Session)
+		})
+	}
+}
+
+func withReaper(r record.Record, id process.ID) record.Record {
+	r.Reaper = id
+	return r
 }

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -84,11 +86,10 @@ func (s *session) dies(b *bridge, err error) bool {
 }
 
 func (s *session) serveOne(b *bridge) error {
-	payload, fds, err := fdpass.Receive(b.conn, wire.MaxCustodyMessage)
+	payload, err := hear(b)
 	if err != nil {
 		return err
 	}
-	fdpass.CloseAll(fds)
 	m, err := wire.Decode(wire.FromBridge, payload)
 	if err != nil {
 		return err
@@ -106,6 +107,28 @@ func (s *session) serveOne(b *bridge) error {
 	return fdpass.Send(b.conn, payload)
 }
 
+// hangTimeout is how long a bridge may say nothing, twice: it says that it is
+// alive far more often. It is longer in tests whose bridges say nothing.
+var hangTimeout = 4 * wire.BridgeAlivePeriod
+
+// hear waits for a bridge's next message. One that says nothing is stopped, or
+// hangs, and is ended. It gets its time twice: if it is us who was stopped, its
+// words are there at the second look.
+func hear(b *bridge) ([]byte, error) {
+	for range 2 {
+		b.conn.SetReadDeadline(time.Now().Add(hangTimeout))
+		if b.proc.Dead() {
+			b.silence() // we may have undone what it did
+		}
+		payload, fds, err := fdpass.Receive(b.conn, wire.MaxCustodyMessage)
+		fdpass.CloseAll(fds)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || b.proc.Dead() {
+			return payload, err
+		}
+	}
+	return nil, &wire.Error{Code: wire.CodeTimeout, Message: fmt.Sprintf("the bridge has said nothing for %v", 2*hangTimeout)}
+}
+
 // answer does what the bridge asks for. Nil means that no answer is due.
 func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 	var id uint64
@@ -117,6 +140,8 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 	case wire.ErrorMessage:
 		s.log.Error("bridge_error", "code", string(m.Code), "message", m.Message)
 		tellReady(b, bridgeFailed("it can't open the session", m.Err()))
+		return nil
+	case wire.BridgeAlive:
 		return nil
 	case wire.BridgeSignal:
 		id, err = m.ID, s.signal(s.ctx, m.Signal)
@@ -130,6 +155,9 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 	case wire.BridgeSeat:
 		id, err = m.ID, s.seat(&m.Seat)
 	case wire.BridgeExit:
+		if s.outlivesReaper() {
+			return notEnded().ToMessage(m.ID) // it asks again and again
+		}
 		var reason wire.Reason
 		if reason, err = s.report(m.Exit); err == nil {
 			return wire.BridgeExitReason{ID: m.ID, Reason: reason}
@@ -155,9 +183,7 @@ func tellReady(b *bridge, err error) {
 // ended at all is believed when its reaper is dead.
 func (s *session) report(exit wire.Exit) (wire.Reason, error) {
 	s.mu.Lock()
-	if s.reported == nil {
-		s.reported = &exit
-	}
+	s.reported = &exit
 	s.mu.Unlock()
 	t := time.NewTimer(reasonTimeout)
 	defer t.Stop()
@@ -169,7 +195,7 @@ func (s *session) report(exit wire.Exit) (wire.Reason, error) {
 		s.mu.Lock()
 		s.reported = nil
 		s.mu.Unlock()
-		return "", &wire.Error{Code: wire.CodeInvalidArgument, Message: "the sandbox has not ended", Advice: "report the exit when it has"}
+		return "", notEnded()
 	}
 	s.mu.Lock()
 	reason := s.exit().Reason
@@ -184,6 +210,18 @@ func (s *session) report(exit wire.Exit) (wire.Reason, error) {
 		s.log.Error("record_unsaved", "error", err.Error())
 	}
 	return reason, nil
+}
+
+// outlivesReaper reports whether the reaper is dead and the sandbox is not: the
+// end of the exit pipe, which the bridge sees, says nothing then.
+func (s *session) outlivesReaper() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.orphaned && !isClosed(s.reasoned)
+}
+
+func notEnded() *wire.Error {
+	return &wire.Error{Code: wire.CodeInvalidArgument, Message: "the sandbox has not ended", Advice: "report the exit when it has"}
 }
 
 // goFatal is the exit code of a Go program that its runtime ends.

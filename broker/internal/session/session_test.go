@@ -176,11 +176,11 @@ func TestBridgeMisbehaves(t *testing.T) {
 		state wire.State
 		said  string
 	}{
-		"garbage":    {wire.StateUnattached, "bridge_misbehaved"},
-		"oversized":  {wire.StateUnattached, "bridge_misbehaved"},
-		"dying":      {wire.StateUnattached, "its bridge died 5 times"},
-		"deaf":       {wire.StateUnattached, "bridge_misbehaved"},
-		"foreign":    {wire.StateUnattached, "unknown_message"},
+		"garbage":    {wire.StateStalled, "bridge_misbehaved"},
+		"oversized":  {wire.StateStalled, "bridge_misbehaved"},
+		"dying":      {wire.StateStalled, "bridge_dies_often"},
+		"deaf":       {wire.StateStalled, "bridge_misbehaved"},
+		"foreign":    {wire.StateStalled, "unknown_message"},
 		"early":      {wire.StateRunning, `line="early: invalid_argument"`},
 		"smuggling":  {wire.StateRunning, "line=smuggled"},
 		"closing":    {wire.StateExited, `line="closed: done"`},

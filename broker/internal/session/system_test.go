@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) {
 	launch.RunIfStub()
-	restartWindow, policyTick = time.Hour, 10*time.Millisecond
+	restartWindow, hangTimeout, policyTick = time.Hour, time.Hour, 10*time.Millisecond
 	switch {
 	case os.Getenv(strayVariable) != "":
 		io.Copy(io.Discard, os.Stdin)

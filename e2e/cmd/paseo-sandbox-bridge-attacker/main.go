@@ -87,11 +87,19 @@ func bridge() error {
 	if err := l.send(wire.Ready{NextSequence: 1}); err != nil {
 		return err
 	}
+	go l.stayAlive()
 	t := l.awaitTargets()
 	tryAll(t)
 	l.abuse(t)
 	for {
 		time.Sleep(time.Hour) // until it is killed
+	}
+}
+
+// stayAlive says what a bridge says that is not stopped.
+func (l *link) stayAlive() {
+	for l.send(wire.BridgeAlive{}) == nil {
+		time.Sleep(wire.BridgeAlivePeriod)
 	}
 }
 
