@@ -10,11 +10,12 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
-// begin starts the goroutines of a session that has its processes.
+// begin starts the goroutines of a session that has its processes, or the
+// spares to start a bridge on.
 func (s *session) begin() {
 	s.mu.Lock()
-	reaper, bridge := s.reaper, s.bridge
-	s.attended = bridge != nil
+	reaper, attended := s.reaper, s.bridge != nil || len(s.spares) > 0
+	s.attended = attended
 	s.mu.Unlock()
 	if reaper != nil {
 		s.m.work.Add(1)
@@ -28,10 +29,10 @@ func (s *session) begin() {
 			}
 		}()
 	}
-	if bridge == nil && s.state() == wire.StateExited {
+	if !attended && s.state() == wire.StateExited {
 		s.revisitLater()
 	}
-	if bridge != nil {
+	if attended {
 		s.m.work.Add(1)
 		go func() {
 			defer s.m.work.Done()

@@ -17,7 +17,8 @@ import (
 // deleted are undone (R32, R33). It is called once, before any request.
 //
 // A bridge that lives went on without a broker, and gives its descriptors to
-// this one (regain).
+// this one (regain). What systemd kept of a session is taken first: then its
+// bridge may be dead too.
 //
 // Whatever bears a session's id and has no record is removed. What could not be
 // is CodeInternal, whatever its own code, because the broker can go on; it is
@@ -56,23 +57,31 @@ func (m *Manager) Recover(ctx context.Context) error {
 		}
 		s.release()
 	}
-	return failed
+	return errors.Join(failed, m.dropStrays())
 }
 
 func (s *session) recover(ctx context.Context) error {
 	state := s.rec.State
+	kept := s.adopt()
 	if state == wire.StateCreating || state == wire.StateDeleting {
 		s.happened("undone", string(state))
 		s.log.Warn("session_undone", "was", string(state))
 		return s.erase(ctx)
 	}
 	s.bridge = nil
-	if p := s.revive(s.rec.Bridge); p != nil {
+	p, err := s.revive(s.rec.Bridge)
+	if p != nil {
 		closed := make(chan struct{})
 		close(closed)
 		s.bridge = &bridge{proc: p, done: closed}
 	}
-	s.reaper = s.revive(s.rec.Reaper)
+	if err != nil {
+		// It may live, and then nobody else may have what it has.
+		s.dropSpares()
+		kept = false
+	}
+	// What can't be found is taken for dead, and its container removed.
+	s.reaper, _ = s.revive(s.rec.Reaper)
 	if s.reaper == nil && state != wire.StateExited {
 		return s.recoverEnd(ctx)
 	}
@@ -88,7 +97,7 @@ func (s *session) recover(ctx context.Context) error {
 		s.begin()
 		return err
 	}
-	if s.bridge == nil {
+	if s.bridge == nil && !kept {
 		s.begin()
 		s.abandon("its bridge died with the broker that had its descriptors")
 		return nil
@@ -117,19 +126,20 @@ func (s *session) recoverEnd(ctx context.Context) error {
 	return err
 }
 
-// revive finds a process of the record, if it still lives.
-func (s *session) revive(id process.ID) *process.Process {
+// revive finds a process of the record: nil without an error means that it is
+// dead. Other errors are logged.
+func (s *session) revive(id process.ID) (*process.Process, error) {
 	if id.PID == 0 || s.rec.Boot != s.m.Boot {
-		return nil
+		return nil, nil
 	}
 	p, err := process.Find(id)
-	if err != nil {
-		if !errors.Is(err, process.ErrGone) {
-			s.log.Error("process_not_found", "pid", id.PID, "error", err.Error())
-		}
-		return nil
+	if errors.Is(err, process.ErrGone) {
+		return nil, nil
 	}
-	return p
+	if err != nil {
+		s.log.Error("process_not_found", "pid", id.PID, "error", err.Error())
+	}
+	return p, err
 }
 
 // orphans makes sessions of what has an id and no record.

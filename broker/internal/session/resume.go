@@ -115,12 +115,8 @@ func (s *session) resume(b *bridge) error {
 		conn.Close()
 		return err
 	}
-	for i, name := range names {
-		s.hold(name, fds[i])
-	}
-	if err := s.complete(names); err != nil {
+	if err := s.accept(names, fds); err != nil {
 		conn.Close()
-		s.dropSpares()
 		return err
 	}
 	s.mu.Lock()
@@ -134,6 +130,24 @@ func (s *session) resume(b *bridge) error {
 		defer s.m.work.Done()
 		s.serve(b)
 	}()
+	return nil
+}
+
+// accept makes what the bridge returned the spares, unless systemd has kept
+// them: what came from there never was in a bridge's hands.
+func (s *session) accept(names []wire.DescriptorName, fds []int) error {
+	if held, _ := s.shared(); len(held) > 0 {
+		fdpass.CloseAll(fds)
+		return nil
+	}
+	for i, name := range names {
+		s.hold(name, fds[i])
+	}
+	if err := s.complete(names); err != nil {
+		s.dropSpares()
+		return err
+	}
+	s.storeAgain(s.ctx)
 	return nil
 }
 
@@ -202,7 +216,8 @@ func (s *session) askBack(conn *net.UnixConn) (names []wire.DescriptorName, fds 
 		err = errors.New("resume: the answer is another message")
 	}
 	if err == nil {
-		err = s.checkReturned(resumed.Descriptors, fds)
+		// A bridge closes a pipe that has ended.
+		err = s.check(resumed.Descriptors, fds, func(_ wire.DescriptorName, id record.Identity) bool { return id.Type == unix.S_IFIFO })
 	}
 	if err == nil {
 		err = refuseRights(conn)
@@ -215,27 +230,4 @@ func (s *session) askBack(conn *net.UnixConn) (names []wire.DescriptorName, fds 
 		return nil, nil, nil, err
 	}
 	return resumed.Descriptors, fds, resumed.Exit, nil
-}
-
-func (s *session) checkReturned(names []wire.DescriptorName, fds []int) error {
-	if len(names) != len(fds) {
-		return fmt.Errorf("resume: %d descriptors are named and %d came", len(names), len(fds))
-	}
-	want := s.rec.Custody.Descriptors
-	for i, name := range names {
-		id, err := identify(fds[i])
-		if err != nil {
-			return fmt.Errorf("resume: %s: %w", name, err)
-		}
-		if known, ok := want[name]; !ok || id != known {
-			return fmt.Errorf("resume: %s is %+v, not %+v", name, id, known)
-		}
-	}
-	for name := range want {
-		// A bridge closes a pipe that has ended.
-		if !slices.Contains(names, name) && want[name].Type != unix.S_IFIFO {
-			return fmt.Errorf("resume: %s did not come", name)
-		}
-	}
-	return nil
 }

@@ -125,8 +125,7 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 			Deployment: s.rec.Deployment, Operation: m.Kind(), Session: string(s.rec.Session),
 		}.Decided(err))
 	case wire.BridgeInputClosed:
-		id = m.ID
-		s.dropSpare(wire.FDStdin)
+		id, err = m.ID, s.closeInput()
 	case wire.BridgeExit:
 		var reason wire.Reason
 		if reason, err = s.report(m.Exit); err == nil {
