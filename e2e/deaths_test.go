@@ -32,6 +32,8 @@ type consumer struct {
 	next       int
 	duplicates int
 	exit       *wire.Exit
+	// pace, if it is set, is asked before each input, and may wait.
+	pace func(ctx context.Context, input int) error
 }
 
 // run goes on until the exit record, over as many connections as it takes.
@@ -81,6 +83,11 @@ func ignoreLost(err error) error {
 
 func (c *consumer) send(ctx context.Context, s *client.Session) error {
 	for c.next < len(c.inputs) {
+		if c.pace != nil {
+			if err := c.pace(ctx, c.next); err != nil {
+				return err
+			}
+		}
 		duplicate, err := s.Input(ctx, fmt.Sprintf("input-%d", c.next), c.inputs[c.next])
 		if err != nil {
 			return err
