@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the long forms: 100,000 rounds of each race for a workspace (as root),
 # those of the bridge that take a number of rounds, then for half of the time the
-# kill storm of the bridge and the whole story in turn, for the other half every
-# fuzz target. Prints counts as it goes and ends with one line of totals; exits
+# kill storm of the bridge, the whole story, and deaths of broker and bridge under a
+# real systemd in turn, for the other half every fuzz target. Prints counts as it goes and ends with one line of totals; exits
 # non-zero at the first fault.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,6 +27,7 @@ while ((SECONDS - start < half)); do
   storms=$((storms + 1))
   if [ "$(id -u)" = 0 ]; then
     go test -race -count=1 -run '^TestStory$' ./e2e > /dev/null
+    PASEO_SANDBOX_SYSTEMD_ROUNDS=15 go test -race -count=1 -run '^TestSystemdKeepsSessions$' ./e2e > /dev/null
     stories=$((stories + 1))
   fi
   echo "$((SECONDS - start))s: $storms kill storms, $stories stories, no fault"

@@ -202,7 +202,8 @@ var disasters = []disaster{
 func TestSystemdKeepsSessions(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
+	rounds := systemdRounds()
+	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout+time.Duration(rounds)*time.Minute/2)
 	defer cancel()
 	m := startMachine(ctx, t)
 	b := m.broker()
@@ -215,7 +216,6 @@ func TestSystemdKeepsSessions(t *testing.T) {
 	m.checkEnvironment(info)
 	c := &consumer{t: t, socket: b.SessionSocket(info)}
 	var want bytes.Buffer
-	rounds := systemdRounds()
 	for i := range inputsPerRound * (rounds + 1) {
 		input := bytes.Repeat(fmt.Appendf(nil, "%06d the quick brown fox jumps over the lazy dog\n", i), 1000)
 		c.inputs = append(c.inputs, input)

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendTimeout bounds one message, and the answer to a barrier: systemd is busy
-// for seconds while it reloads all units.
-const sendTimeout = 10 * time.Second
+// sendTimeout bounds one message, and the answer to a barrier. systemd may be busy
+// for seconds while it reloads all units; a bridge waits longer for its answer.
+const sendTimeout = 4 * time.Second
 
 // statusInterval is the time between two statuses where no watchdog asks for
 // more.

@@ -188,6 +188,21 @@ func TestSystemdDropsClosedInput(t *testing.T) {
 	s.delete(m, info.Session)
 }
 
+// R33: while systemd may still hold it, closed input is not said to be closed.
+func TestClosedInputWaitsForSystemd(t *testing.T) {
+	s := newSystem(t).withSystemd()
+	s.play.Deafen(true)
+	m := s.manager()
+	info := s.create(m, "closing")
+	s.eventually("refused", s.said(`line="closed: timeout"`))
+	found := s.find(m, info.Session)
+	s.play.Deafen(false)
+	if err := found.closeInput(); err != nil {
+		t.Error(err)
+	}
+	s.delete(m, info.Session)
+}
+
 // R33: where the store has no room for all of a session it gets nothing of it,
 // and that is said; with room it is as any other.
 func TestStoreIsFull(t *testing.T) {
