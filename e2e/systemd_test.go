@@ -256,6 +256,9 @@ func TestSystemdKeepsSessions(t *testing.T) {
 		t.Errorf("the sandbox was %d, is %d", info.SandboxPID, now.SandboxPID)
 	}
 	m.stored(perSession - 1) // without the input
+	// The status follows each turn of the broker's loop.
+	m.do("systemctl", "reload", unitName)
+	poll(ctx, t, "the status is shown", func() bool { return m.show("StatusText") == "sessions: 0 running, 1 ended" })
 	b = m.broker()
 	defer b.Close()
 	if err := b.Delete(ctx, info.Session); err != nil {

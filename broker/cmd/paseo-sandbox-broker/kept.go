@@ -31,7 +31,7 @@ func openKept(log hclog.Logger, config *registry.Config) (*kept, error) {
 	}
 	needed := 0
 	for _, d := range config.Deployments {
-		needed += d.MaxSessions * session.DescriptorsPerSession
+		needed += d.MaxSessions * session.DescriptorsPerSession()
 	}
 	if systemd != nil && systemd.Size() < needed {
 		log.Warn("descriptor_store_small", "size", systemd.Size(), "needed", needed,

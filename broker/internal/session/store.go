@@ -19,7 +19,7 @@ import (
 // once.
 
 // DescriptorsPerSession is how many descriptors systemd keeps for a session.
-var DescriptorsPerSession = len(order)
+func DescriptorsPerSession() int { return len(order) }
 
 func (s *session) storeName(role wire.DescriptorName) string {
 	return string(s.rec.Session) + "." + string(role)
@@ -163,5 +163,5 @@ func (m *Manager) Summary() string {
 			ended++
 		}
 	}
-	return fmt.Sprintf("%d sessions run, %d have ended", running, ended)
+	return fmt.Sprintf("sessions: %d running, %d ended", running, ended)
 }

@@ -126,7 +126,8 @@ func TestWrongStoredDescriptors(t *testing.T) {
 				}
 			}
 		},
-		"unknown role": func(t *testing.T, s *system, id wire.SessionID) { s.putNull(t, string(id)+".memory") },
+		"one is missing": func(_ *testing.T, s *system, id wire.SessionID) { s.play.Forget(string(id) + ".stderrSpool") },
+		"unknown role":   func(t *testing.T, s *system, id wire.SessionID) { s.putNull(t, string(id)+".memory") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t).withSystemd()

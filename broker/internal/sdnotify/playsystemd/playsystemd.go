@@ -161,6 +161,16 @@ func (s *Systemd) Put(name string, fd int) {
 	s.store[name] = fd
 }
 
+// Forget closes a stored descriptor, as a store does that had no room for it.
+func (s *Systemd) Forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fd, ok := s.store[name]; ok {
+		unix.Close(fd)
+		delete(s.store, name)
+	}
+}
+
 // Pass returns duplicates of the stored descriptors, as a broker that is
 // started gets them. They are the caller's.
 func (s *Systemd) Pass() (map[string]int, error) {
