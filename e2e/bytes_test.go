@@ -37,7 +37,9 @@ command = ["/bin/sh", "-c", "exec cat >&2"]
 func startSystem(t *testing.T, o harness.Options) *harness.System {
 	t.Helper()
 	rootonly.Test(t)
-	o.Bin = programs(t)
+	if o.Bin == "" {
+		o.Bin = programs(t)
+	}
 	if len(o.PeerUIDs) == 0 {
 		o.PeerUIDs = []uint32{0}
 		if len(o.Workspaces) == 0 {
@@ -117,7 +119,7 @@ func payloads() map[string][]byte {
 func TestBytesComeThroughUnchanged(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	for name, payload := range payloads() {
 		for profile, stream := range map[string]wire.Stream{"stdout": wire.StreamStdout, "stderr": wire.StreamStderr} {
 			if profile == "stderr" && len(payload) > 8<<20 {

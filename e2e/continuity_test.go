@@ -60,7 +60,7 @@ func TestBridgeIsReplacedByTheNextBroker(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	b, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	first.Close()
 	c := &consumer{t: t, socket: b.SessionSocket(info)}
@@ -130,7 +130,7 @@ func TestBothDie(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 			defer cancel()
-			s := startSystem(t, harness.Options{Profiles: patientProfile + "unattached = \"" + policy + "\"\n"})
+			s := startSmallSystem(t, harness.Options{Profiles: patientProfile + "unattached = \"" + policy + "\"\n"})
 			_, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "patient"})
 			first.Close()
 			// The broker first: it would replace the bridge.
@@ -164,7 +164,7 @@ func TestOutputOfAnEndedSession(t *testing.T) {
 func readEnded(t *testing.T, closes bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: patientProfile})
+	s := startSmallSystem(t, harness.Options{Profiles: patientProfile})
 	b, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "patient"})
 	if _, err := session.Input(ctx, "1", []byte("kept\n")); err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestEndWithoutBroker(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	_, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	if err := s.StopBroker(syscall.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -132,7 +132,7 @@ func TestKilledBridgeIsReplaced(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	b, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	first.Close()
 	c := &consumer{t: t, socket: b.SessionSocket(info)}
@@ -184,7 +184,7 @@ func TestSessionOutlivesItsBroker(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	_, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	echoLine := func(id string) {
 		t.Helper()

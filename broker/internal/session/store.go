@@ -84,11 +84,11 @@ func (m *Manager) claim(id wire.SessionID) (roles []wire.DescriptorName, fds []i
 }
 
 // adopt makes what systemd kept the session's spares, all of it or nothing: a
-// part of it is of no use. It reports whether the session has spares now.
-func (s *session) adopt() bool {
+// part of it is of no use.
+func (s *session) adopt() {
 	roles, fds := s.m.claim(s.rec.Session)
 	if len(fds) == 0 {
-		return false
+		return
 	}
 	if s.rec.State != wire.StateCreating && s.rec.State != wire.StateDeleting {
 		// Of standard input nothing is kept once it is closed.
@@ -99,7 +99,7 @@ func (s *session) adopt() bool {
 			}
 			s.happened("sparesRegained", "systemd")
 			s.log.Info("spares_kept_by_systemd")
-			return true
+			return
 		}
 		s.log.Error("stored_descriptors_refused", "error", err.Error(), "advice", "they are dropped; if the bridge lives, it is asked for its own")
 	}
@@ -109,11 +109,16 @@ func (s *session) adopt() bool {
 			s.log.Error("stored_descriptors_left", "error", err.Error())
 		}
 	}
-	return false
 }
 
-// dropStrays closes what systemd kept for no session, and has it dropped.
-func (m *Manager) dropStrays() error {
+// hasSpares reports whether another bridge could be started.
+func (s *session) hasSpares() bool {
+	names, _ := s.shared()
+	return len(names) > 0
+}
+
+// dropStored closes what systemd kept for no session, and has it dropped.
+func (m *Manager) dropStored() error {
 	var failed error
 	for name, fd := range m.Stored {
 		unix.Close(fd)

@@ -228,7 +228,7 @@ func TestStoreIsFull(t *testing.T) {
 	for _, id := range ids {
 		s.delete(m, id)
 	}
-	if err := m.dropStrays(); err != nil {
+	if err := m.dropStored(); err != nil {
 		t.Error(err)
 	}
 }
