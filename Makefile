@@ -54,7 +54,7 @@ fuzz: ## run each fuzz target for FUZZTIME (default 1m)
 	@e2e/fuzz.sh $(or $(FUZZTIME),1m)
 
 .PHONY: soak
-soak: setup ## kill storms, stories and fuzzing for DURATION (default 30m)
+soak: setup-for-tests ## kill storms, stories and fuzzing for DURATION (default 30m)
 	@e2e/soak.sh $(DURATION)
 
 .PHONY: tcb

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("not root: the end-to-end tests are skipped; run 'sudo make test' for all of them")
 	}
 	code := m.Run()
-	for _, dir := range []string{binDir, smallDir} {
+	for _, dir := range []string{binDir, shippedDir, smallDir} {
 		if dir != "" {
 			os.RemoveAll(dir)
 		}
@@ -62,8 +62,36 @@ func programs(t *testing.T) string {
 	return filepath.Clean(binDir)
 }
 
-func build(env []string, args ...string) error {
-	cmd := exec.Command("go", append([]string{"build", "-o", binDir + "/"}, args...)...)
+// shipped builds the broker's side as it is shipped, static, for a machine whose
+// C library may be another one, and returns the paths of its programs.
+func shipped(t *testing.T) []string {
+	t.Helper()
+	shippedOnce.Do(func() {
+		if shippedDir, shippedErr = os.MkdirTemp("", "pss-shipped-"); shippedErr != nil {
+			return
+		}
+		shippedErr = buildInto(shippedDir, append(os.Environ(), "CGO_ENABLED=0"), "./broker/cmd/...", "./bridge/cmd/paseo-sandbox-bridge")
+	})
+	if shippedErr != nil {
+		t.Fatal(shippedErr)
+	}
+	var paths []string
+	for _, name := range []string{"paseo-sandbox-broker", "broker-admin", "paseo-sandbox-bridge"} {
+		paths = append(paths, filepath.Join(shippedDir, name))
+	}
+	return paths
+}
+
+var (
+	shippedOnce sync.Once
+	shippedDir  string
+	shippedErr  error
+)
+
+func build(env []string, args ...string) error { return buildInto(binDir, env, args...) }
+
+func buildInto(dir string, env []string, args ...string) error {
+	cmd := exec.Command("go", append([]string{"build", "-o", dir + "/"}, args...)...)
 	cmd.Dir, cmd.Env = "..", env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the long forms of the tests for DURATION in all, and with root those that
 # need it: mutants, races for a workspace, the bridge's model, its readers and
-# full disks, the storms of bridge and system, the whole story, and every fuzz
-# target. Each gets a share of what is left, and ends what it has begun. Prints
+# full disks, the storms of bridge and system, many sessions, deaths under a real
+# systemd, the whole story, and every fuzz target. Each gets a share of what is left, and ends what it has begun. Prints
 # counts as it goes, the system's storm every ten seconds, and ends with one line
 # of totals. At the first fault it prints the end of what was said, and exits 1.
 # Ctrl-C ends it at once with 130: everything runs in a pid and a mount namespace
@@ -103,6 +103,8 @@ if [ $root = yes ]; then
       go test -race -count=1 -timeout 0 -v -run '^TestStorm$' ./e2e
     storm="; $(grep '^storm:' "$dir/log" | tail -n 1)"
   fi
+  unit "hundred sessions" env PASEO_SANDBOX_SESSIONS=100 go test -race -count=1 -timeout 1h -run '^TestManySessions$' ./e2e
+  stage "deaths under systemd" 1 8 env PASEO_SANDBOX_SYSTEMD_ROUNDS=15 go test -race -count=1 -timeout 1h -run '^TestSystemdKeepsSessions$' ./e2e
   stage "stories" 2 7 go test -race -count=1 -run '^TestStory$' ./e2e
 fi
 targets=$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | wc -l)

@@ -84,7 +84,12 @@ func serve(ctx context.Context, o options, stdout, stderr io.Writer) (err error)
 		trail.Happened("stop", "(broker)", "", string(wire.CodeOf(err)))
 		err = errors.Join(err, trail.Close())
 	}()
-	return manage(ctx, o, l, config, parts, bounds, log, trail)
+	kept, err := openKept(log, config)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kept.systemd.Close()) }()
+	return manage(ctx, o, l, config, parts, bounds, kept, log, trail)
 }
 
 // progress says how far the check of the rootfs is, once a second, if it
@@ -101,7 +106,7 @@ func progress(w io.Writer) func(done, total int64) {
 
 // manage holds the sessions: it takes up those of an earlier broker and serves
 // requests.
-func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, bounds *bounds, log hclog.Logger, trail *audit.Trail) (err error) {
+func manage(ctx context.Context, o options, l layout.Layout, config *registry.Config, parts *artifacts.Set, bounds *bounds, kept *kept, log hclog.Logger, trail *audit.Trail) (err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
@@ -128,7 +133,7 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	}
 	c := session.Config{
 		Layout: l, Registry: config, Runtime: runtime, Groups: bounds.groups, Images: bounds.images, CheckArtifacts: parts.Check,
-		Boot: strings.TrimSpace(string(boot)), Clock: clock, Log: log, Audit: trail,
+		Boot: strings.TrimSpace(string(boot)), Clock: clock, Log: log, Audit: trail, Systemd: kept.systemd, Stored: kept.passed.Stored,
 	}
 	// The file stays open until parts is closed, after everything here.
 	if err := bridge.Control(func(fd uintptr) { c.Bridge = int(fd) }); err != nil {
@@ -146,7 +151,7 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 		}
 		log.Error("recovery_incomplete", "error", err.Error(), "advice", "run broker-admin doctor")
 	}
-	return listen(ctx, o, l, config, manager, log)
+	return listen(ctx, o, l, config, manager, kept, log)
 }
 
 // releasePins removes the pin of the rootfs, which sandboxes that run keep, and
@@ -159,19 +164,29 @@ func releasePins(l layout.Layout) error {
 	return unpinned
 }
 
-func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, log hclog.Logger) error {
-	active, err := inforce.Open(inforce.Options{Layout: l, Manager: manager, Limits: server.Defaults, Log: log, Listen: o.listen}, config)
+func listen(ctx context.Context, o options, l layout.Layout, config *registry.Config, manager *session.Manager, kept *kept, log hclog.Logger) error {
+	active, err := inforce.Open(inforce.Options{Layout: l, Manager: manager, Limits: server.Defaults, Log: log, Listen: o.listen, Passed: kept.passed}, config)
 	if err != nil {
 		return err
 	}
 	log.Info("serving", "deployments", strings.Join(config.IDs(), ","), "pid", os.Getpid())
+	kept.told(kept.systemd.Ready())
+	tick := time.NewTicker(kept.systemd.Interval())
+	defer tick.Stop()
 	for ctx.Err() == nil {
+		// The summary takes every lock of the sessions: systemd's watchdog hears
+		// of us only while they can be had, and this loop goes round.
+		kept.told(kept.systemd.Alive(manager.Summary()))
 		select {
 		case <-o.reload:
+			kept.told(kept.systemd.Reloading())
 			active.OnSignal()
+			kept.told(kept.systemd.Ready())
+		case <-tick.C:
 		case <-ctx.Done():
 		}
 	}
+	kept.told(kept.systemd.Stopping())
 	log.Info("stopping", "sessions", "they go on")
 	active.Close()
 	return nil

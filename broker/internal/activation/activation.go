@@ -78,28 +78,74 @@ func (s Socket) Remove() error {
 // firstFD is the first descriptor that systemd passes (sd_listen_fds(3)).
 const firstFD = 3
 
-// Inherited adopts the sockets that systemd passed, by their names
-// (FileDescriptorName=). Each that is needed must be there, listening at its
-// path; others are refused, for nobody would answer on them.
-func Inherited(sockets []Socket) (map[string]*net.UnixListener, error) {
+// Passed are the descriptors that systemd passed: the sockets of its units, and
+// what an earlier broker had it keep.
+type Passed struct {
+	// Stored are the kept ones, by name. They are the caller's.
+	Stored map[string]int
+	// sockets are all others, with names that need not differ.
+	sockets []passed
+}
+
+type passed struct {
+	name string
+	fd   int
+}
+
+// Receive takes the descriptors that systemd passed, and makes them
+// close-on-exec. It removes their description from the environment: they are
+// there once. A dot is in each name of a stored one, and in none of a socket.
+func Receive() (*Passed, error) {
 	n, err := strconv.Atoi(os.Getenv("LISTEN_FDS"))
-	if err != nil || n < 1 || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
-		return nil, refuse(nil, "no sockets were passed by systemd (LISTEN_FDS and LISTEN_PID)")
+	if err != nil || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+		n = 0
 	}
 	names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
+	for _, v := range []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
+		if err := os.Unsetenv(v); err != nil {
+			return nil, err
+		}
+	}
+	p := &Passed{Stored: make(map[string]int)}
+	for i := range n {
+		fd, name := firstFD+i, ""
+		unix.CloseOnExec(fd)
+		if i < len(names) {
+			name = names[i]
+		}
+		if !strings.Contains(name, ".") {
+			p.sockets = append(p.sockets, passed{name, fd})
+			continue
+		}
+		if twin, ok := p.Stored[name]; ok {
+			unix.Close(twin)
+		}
+		p.Stored[name] = fd
+	}
+	return p, nil
+}
+
+// Listeners adopts the sockets, by their names (FileDescriptorName=). Each that
+// is needed must be there, listening at its path; others are refused, for
+// nobody would answer on them.
+func (p *Passed) Listeners(sockets []Socket) (map[string]*net.UnixListener, error) {
+	if len(p.sockets) == 0 {
+		return nil, refuse(nil, "no sockets were passed by systemd (LISTEN_FDS and LISTEN_PID)")
+	}
 	paths := make(map[string]string)
 	for _, s := range sockets {
 		paths[s.Name] = s.Path
 	}
 	got := make(map[string]*net.UnixListener)
-	for i := range n {
-		unix.CloseOnExec(firstFD + i)
-		if i >= len(names) || paths[names[i]] == "" || got[names[i]] != nil {
-			return nil, refuse(nil, "socket %d of %d from systemd has no name of its own that is a deployment's id or %q", i+1, n, Admin)
+	for i, s := range p.sockets {
+		if paths[s.name] == "" || got[s.name] != nil {
+			return nil, refuse(nil, "socket %d of %d from systemd has no name of its own that is a deployment's id or %q", i+1, len(p.sockets), Admin)
 		}
-		if got[names[i]], err = takeOver(firstFD+i, paths[names[i]]); err != nil {
+		l, err := takeOver(s.fd, paths[s.name])
+		if err != nil {
 			return nil, err
 		}
+		got[s.name] = l
 	}
 	for _, s := range sockets {
 		if got[s.Name] == nil {

@@ -1,16 +1,20 @@
 package activation
 
 import (
+	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
 )
 
 // inherit names the socket that a child expects from its parent.
@@ -28,7 +32,15 @@ func playBroker(path string) int {
 	if os.Getenv("LISTEN_PID") == "self" {
 		os.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
 	}
-	got, err := Inherited([]Socket{{Name: "local", Path: path}})
+	p, err := Receive()
+	if err != nil {
+		return 1
+	}
+	if err := checkStored(p); err != nil {
+		os.Stderr.WriteString(err.Error())
+		return 1
+	}
+	got, err := p.Listeners([]Socket{{Name: "local", Path: path}})
 	if err != nil {
 		os.Stderr.WriteString(err.Error())
 		return 1
@@ -40,6 +52,30 @@ func playBroker(path string) int {
 	c.Close()
 	got["local"].Close()
 	return 0
+}
+
+// wantStored names what a child expects to be kept for it, by name.
+const wantStored = "ACTIVATION_TEST_STORED"
+
+// checkStored reports what is not as expected of the stored descriptors, and of
+// the environment, where nothing may be left of them.
+func checkStored(p *Passed) error {
+	names := slices.Sorted(maps.Keys(p.Stored))
+	if got := strings.Join(names, ","); got != os.Getenv(wantStored) {
+		return fmt.Errorf("stored: %s", got)
+	}
+	for name, fd := range p.Stored {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err != nil || flags&unix.FD_CLOEXEC == 0 {
+			return fmt.Errorf("%s: flags %d, %v", name, flags, err)
+		}
+	}
+	for _, e := range os.Environ() {
+		if strings.HasPrefix(e, "LISTEN_") {
+			return fmt.Errorf("left: %s", e)
+		}
+	}
+	return nil
 }
 
 func needRoot(t *testing.T) string {
@@ -123,19 +159,22 @@ func TestInherited(t *testing.T) {
 		path string
 		says string
 	}{
-		"good":         {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path, ""},
-		"other pid":    {[]string{"LISTEN_PID=1", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path, "no sockets"},
-		"none":         {[]string{"LISTEN_PID=self", "LISTEN_FDS=0"}, path, "no sockets"},
-		"other name":   {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=global"}, path, "no name of its own"},
-		"no name":      {[]string{"LISTEN_PID=self", "LISTEN_FDS=1"}, path, "no name of its own"},
-		"twice":        {[]string{"LISTEN_PID=self", "LISTEN_FDS=2", "LISTEN_FDNAMES=local:local"}, path, "no name of its own"},
-		"other path":   {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path + "x", "listens at"},
-		"not a number": {[]string{"LISTEN_PID=self", "LISTEN_FDS=many", "LISTEN_FDNAMES=local"}, path, "no sockets"},
+		"good":            {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path, ""},
+		"other pid":       {[]string{"LISTEN_PID=1", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path, "no sockets"},
+		"none":            {[]string{"LISTEN_PID=self", "LISTEN_FDS=0"}, path, "no sockets"},
+		"other name":      {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=global"}, path, "no name of its own"},
+		"no name":         {[]string{"LISTEN_PID=self", "LISTEN_FDS=1"}, path, "no name of its own"},
+		"twice":           {[]string{"LISTEN_PID=self", "LISTEN_FDS=2", "LISTEN_FDNAMES=local:local"}, path, "no name of its own"},
+		"other path":      {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=local"}, path + "x", "listens at"},
+		"stored ones too": {[]string{"LISTEN_PID=self", "LISTEN_FDS=2", "LISTEN_FDNAMES=local:0123.stdin", wantStored + "=0123.stdin"}, path, ""},
+		"stored twice":    {[]string{"LISTEN_PID=self", "LISTEN_FDS=3", "LISTEN_FDNAMES=0123.stdin:local:0123.stdin", wantStored + "=0123.stdin"}, path, ""},
+		"only stored":     {[]string{"LISTEN_PID=self", "LISTEN_FDS=1", "LISTEN_FDNAMES=0123.stdin", wantStored + "=0123.stdin"}, path, "no sockets"},
+		"not a number":    {[]string{"LISTEN_PID=self", "LISTEN_FDS=many", "LISTEN_FDNAMES=local"}, path, "no sockets"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(c.env, inherit+"="+c.path)
-			cmd.ExtraFiles = []*os.File{f, f}
+			cmd.ExtraFiles = []*os.File{f, f, f}
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			if err := cmd.Start(); err != nil {

@@ -69,7 +69,8 @@ func (g *Groups) RemoveEmpty(path string) error {
 	}
 	for _, dir := range dirs {
 		switch err := unix.Rmdir(dir); err {
-		case nil, unix.ENOENT, unix.EBUSY, unix.ENOTEMPTY, unix.ENOTDIR:
+		// systemd makes the tmpfs read-only in which v1 hierarchies are mounted.
+		case nil, unix.ENOENT, unix.EBUSY, unix.ENOTEMPTY, unix.ENOTDIR, unix.EROFS:
 		default:
 			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}

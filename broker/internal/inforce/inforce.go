@@ -21,8 +21,9 @@ type Options struct {
 	Manager *session.Manager
 	Limits  server.Limits
 	Log     hclog.Logger
-	// Listen makes the sockets; without it they are systemd's.
+	// Listen makes the sockets; without it they are those that systemd Passed.
 	Listen bool
+	Passed *activation.Passed
 }
 
 // Configuration is the one in force. It is safe for concurrent use.
@@ -62,7 +63,7 @@ func Open(o Options, config *registry.Config) (*Configuration, error) {
 // registry says, whatever their units say.
 func (c *Configuration) open(needed []activation.Socket) (listeners map[string]*net.UnixListener, err error) {
 	if !c.Listen {
-		if listeners, err = activation.Inherited(needed); err != nil {
+		if listeners, err = c.Passed.Listeners(needed); err != nil {
 			return nil, err
 		}
 		for _, s := range needed {

@@ -171,13 +171,15 @@ func (s *session) attend() {
 		s.mu.Lock()
 		b := s.bridge
 		s.mu.Unlock()
-		if b.conn == nil {
+		if b != nil && b.conn == nil {
 			s.regain(b)
 		}
-		select {
-		case <-b.proc.Done():
-		case <-s.ctx.Done():
-			return
+		if b != nil {
+			select {
+			case <-b.proc.Done():
+			case <-s.ctx.Done():
+				return
+			}
 		}
 		if !s.replace(b) {
 			return
@@ -190,31 +192,20 @@ func (s *session) attend() {
 func (s *session) bridgeMissing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.attended && s.bridge.proc.Dead()
+	return s.attended && (s.bridge == nil || s.bridge.proc.Dead())
 }
 
 // replace starts a bridge in place of one that is dead as seen on its pidfd:
-// two would both move the offsets that they share. It reports whether there is
-// a bridge to attend to.
+// two would both move the offsets that they share. There is no old one where it
+// died with the broker before. It reports whether there is a bridge to attend to.
 func (s *session) replace(old *bridge) bool {
 	if s.take(s.ctx) != nil {
 		return false
 	}
 	defer s.release()
-	how := "unknown" // it was another broker's child
-	if exit, ok := old.proc.Exit(); ok {
-		how = exit.String()
-	}
-	s.bereave()
-	s.happened("bridgeDied", "")
-	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", how)
-	old.silence()
-	select {
-	case <-old.done:
-	case <-s.ctx.Done():
+	if old != nil && !s.bury(old) {
 		return false
 	}
-	old.proc.Close()
 	names, _ := s.shared()
 	if len(names) == 0 && s.state() == wire.StateExited {
 		s.revisitLater() // on its files
@@ -247,6 +238,25 @@ func (s *session) replace(old *bridge) bool {
 	}
 	s.happened("bridgeReplaced", "")
 	s.log.Info("bridge_replaced", "pid", s.info().BridgePID)
+	return true
+}
+
+// bury lets go of a bridge that is dead. It reports whether another may follow.
+func (s *session) bury(b *bridge) bool {
+	how := "unknown" // it was another broker's child
+	if exit, ok := b.proc.Exit(); ok {
+		how = exit.String()
+	}
+	s.bereave()
+	s.happened("bridgeDied", "")
+	s.log.Warn("bridge_died", "pid", b.proc.ID().PID, "exit", how)
+	b.silence()
+	select {
+	case <-b.done:
+	case <-s.ctx.Done():
+		return false
+	}
+	b.proc.Close()
 	return true
 }
 

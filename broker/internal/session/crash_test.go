@@ -93,6 +93,9 @@ func (s *system) crashWith(at, profile string) wire.SessionID {
 	s.t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), crashPrefix+"="+s.l.Run[:len(s.l.Run)-len("/run")], fmt.Sprintf("%s=%d", crashUID, s.config.Bridge.FirstUID), crashAt+"="+at, crashWith+"="+profile)
+	if s.play != nil {
+		cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+s.play.Address, "FDSTORE="+storeSize)
+	}
 	cmd.Stderr = s.log
 	out, err := cmd.Output()
 	if exit, ok := err.(*exec.ExitError); !ok || exit.ExitCode() != crashStatus {
@@ -115,11 +118,11 @@ func TestCrashAtEachStep(t *testing.T) {
 			continue // the session runs then: TestCrashWhileRunning
 		}
 		t.Run(at, func(t *testing.T) {
-			s := newSystem(t)
+			s := newSystem(t).withSystemd()
 			s.crash(at)
 			m := s.manager()
 			// A bridge that had no descriptors yet ends by itself.
-			s.eventually("nothing left", func() bool { return len(s.leftovers()) == 0 })
+			s.eventually("nothing left", func() bool { return len(s.leftovers()) == 0 && len(s.play.Names()) == 0 })
 			if page, _ := m.List(Operator(), ""); len(page) != 0 {
 				t.Errorf("the broker still knows %+v", page)
 			}

@@ -34,6 +34,7 @@ var steps = []step{
 	{"spool", (*session).doSpool, (*session).undoSpool},
 	{"socket", (*session).doSocket, (*session).undoSocket},
 	{"container", (*session).doContainer, (*session).undoContainer},
+	{"store", (*session).doStore, (*session).undoStore},
 	{"bridge", (*session).doBridge, (*session).undoBridge},
 	{"start", (*session).doStart, (*session).undoStart},
 }

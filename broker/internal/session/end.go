@@ -10,11 +10,12 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
-// begin starts the goroutines of a session that has its processes.
+// begin starts the goroutines of a session that has its processes, or the
+// spares to start a bridge on.
 func (s *session) begin() {
 	s.mu.Lock()
-	bridge, ended := s.bridge, s.rec.State == wire.StateExited
-	s.attended = bridge != nil
+	ended, attended := s.rec.State == wire.StateExited, s.bridge != nil || len(s.spares) > 0
+	s.attended = attended
 	s.mu.Unlock()
 	if !ended {
 		s.m.work.Add(1)
@@ -26,10 +27,10 @@ func (s *session) begin() {
 			}
 		}()
 	}
-	if bridge == nil && ended {
+	if !attended && ended {
 		s.revisitLater()
 	}
-	if bridge != nil {
+	if attended {
 		s.m.work.Add(1)
 		go func() {
 			defer s.m.work.Done()
@@ -37,6 +38,10 @@ func (s *session) begin() {
 		}()
 	}
 }
+
+// findRetry is the time between two tries to find a process, which descriptors
+// may be short for.
+const findRetry = time.Second
 
 // awaitEnd waits for the sandbox's death, and reports false when we stop before.
 // The reaper comes first: it dies by itself once it has told the status. If it
@@ -52,7 +57,15 @@ func (s *session) awaitEnd() bool {
 			return false
 		}
 	}
-	sandbox := s.revive(s.rec.Sandbox)
+	sandbox, err := s.revive(s.rec.Sandbox)
+	for err != nil {
+		// It may live.
+		s.wait(findRetry)
+		if s.ctx.Err() != nil {
+			return false
+		}
+		sandbox, err = s.revive(s.rec.Sandbox)
+	}
 	if sandbox == nil {
 		return true
 	}

@@ -19,6 +19,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/sdnotify"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
@@ -77,6 +78,10 @@ type Config struct {
 	Log   hclog.Logger
 	// Audit gets what happens to sessions; nil means the log.
 	Audit *audit.Trail
+	// Systemd keeps descriptors, and Stored, the Manager's from Recover on, is
+	// what it kept for the broker before, by name.
+	Systemd *sdnotify.Systemd
+	Stored  map[string]int
 }
 
 // Manager owns all sessions. It is safe for concurrent use.

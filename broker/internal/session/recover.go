@@ -16,7 +16,8 @@ import (
 // loses the pipes. The others are done side by side.
 //
 // A bridge that lives went on without a broker, and gives its descriptors to
-// this one (regain).
+// this one (regain). What systemd kept of a session is taken first: then its
+// bridge may be dead too.
 //
 // Whatever bears a session's id and has no record is removed. What could not be
 // is CodeInternal, whatever its own code, because the broker can go on; it is
@@ -47,6 +48,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 		s.turn <- struct{}{}
 		// The users may have changed while no broker ran.
 		s.welcome(m.registry.Load())
+		s.adopt()
 		if s.takeUp() {
 			s.release()
 		} else {
@@ -68,7 +70,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 	})
 	m.work.Add(1)
 	go m.police()
-	return failed
+	return errors.Join(failed, m.dropStored())
 }
 
 // takeUp watches a session that lives, and reports whether it does.
@@ -76,10 +78,11 @@ func (s *session) takeUp() bool {
 	if !lives(s.rec.State) {
 		return false
 	}
-	if s.reaper = s.revive(s.rec.Reaper); s.reaper == nil && !s.lives(s.rec.Sandbox) {
+	// What can't be found is taken for dead, and its container removed.
+	if s.reaper, _ = s.revive(s.rec.Reaper); s.reaper == nil && !s.lives(s.rec.Sandbox) {
 		return false
 	}
-	if !s.reviveBridge() {
+	if !s.reviveBridge() && !s.hasSpares() {
 		s.begin()
 		s.abandon("its bridge died with the broker that had its descriptors")
 		return true
@@ -93,7 +96,11 @@ func (s *session) takeUp() bool {
 
 // reviveBridge finds the bridge, if it still lives.
 func (s *session) reviveBridge() bool {
-	p := s.revive(s.rec.Bridge)
+	p, err := s.revive(s.rec.Bridge)
+	if err != nil {
+		// It may live, and then nobody else may have what it has.
+		s.dropSpares()
+	}
 	if p == nil {
 		s.bereave()
 		return false
@@ -122,7 +129,7 @@ func (s *session) recover(ctx context.Context) error {
 	close(s.reasoned)
 	close(s.ended)
 	// The one before may have died while it cleaned up.
-	s.reaper = s.revive(s.rec.Reaper)
+	s.reaper, _ = s.revive(s.rec.Reaper)
 	err := errors.Join(s.undoContainer(ctx), s.undoPin(ctx))
 	s.reaper = nil
 	s.begin()
@@ -143,19 +150,20 @@ func (s *session) recoverEnd(ctx context.Context) error {
 	return err
 }
 
-// revive finds a process of the record, if it still lives.
-func (s *session) revive(id process.ID) *process.Process {
+// revive finds a process of the record: nil without an error means that it is
+// dead. Other errors are logged.
+func (s *session) revive(id process.ID) (*process.Process, error) {
 	if id.PID == 0 || s.rec.Boot != s.m.Boot {
-		return nil
+		return nil, nil
 	}
 	p, err := process.Find(id)
-	if err != nil {
-		if !errors.Is(err, process.ErrGone) {
-			s.log.Error("process_not_found", "pid", id.PID, "error", err.Error())
-		}
-		return nil
+	if errors.Is(err, process.ErrGone) {
+		return nil, nil
 	}
-	return p
+	if err != nil {
+		s.log.Error("process_not_found", "pid", id.PID, "error", err.Error())
+	}
+	return p, err
 }
 
 // setEnded puts the end into the record.
@@ -166,7 +174,7 @@ func (s *session) setEnded(r *record.Record) {
 
 // lives reports whether a process of the record does.
 func (s *session) lives(id process.ID) bool {
-	p := s.revive(id)
+	p, _ := s.revive(id)
 	if p != nil {
 		p.Close()
 	}

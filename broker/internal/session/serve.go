@@ -150,8 +150,7 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 			Deployment: s.rec.Deployment, Operation: m.Kind(), Session: string(s.rec.Session),
 		}.Decided(err))
 	case wire.BridgeInputClosed:
-		id = m.ID
-		s.dropSpare(wire.FDStdin)
+		id, err = m.ID, s.closeInput()
 	case wire.BridgeSeat:
 		id, err = m.ID, s.seat(&m.Seat)
 	case wire.BridgeExit:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +23,8 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/sdnotify"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/sdnotify/playsystemd"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
 	"git.jb.codes/jb/paseo-sandbox/shared/staticbin"
@@ -83,6 +86,8 @@ type system struct {
 	images  *disk.Images
 	log     *syncBuffer
 	exe     int
+	// play is the systemd of all brokers of this system, or nil.
+	play *playsystemd.Systemd
 	// skipped is how much the clock is ahead, in milliseconds.
 	skipped atomic.Uint64
 }
@@ -199,12 +204,44 @@ func (s *system) manager() *Manager {
 	return m
 }
 
+// storeSize has room for three sessions.
+const storeSize = "48"
+
+// withSystemd has a systemd that keeps descriptors.
+func (s *system) withSystemd() *system {
+	s.play = playsystemd.Listen(s.t)
+	return s
+}
+
+// systemd is what a broker finds of systemd, and gets from it.
+func (s *system) systemd() (*sdnotify.Systemd, map[string]int) {
+	var stored map[string]int
+	var err error
+	if s.play != nil {
+		os.Setenv("NOTIFY_SOCKET", s.play.Address)
+		os.Setenv("FDSTORE", storeSize)
+		if stored, err = s.play.Pass(); err != nil {
+			panic(err)
+		}
+	}
+	systemd, err := sdnotify.Open(slices.Collect(maps.Keys(stored)))
+	if err != nil {
+		panic(err)
+	}
+	if s.t != nil {
+		s.t.Cleanup(func() { systemd.Close() })
+	}
+	return systemd, stored
+}
+
 func (s *system) newManager() *Manager {
+	systemd, stored := s.systemd()
 	clock, err := record.OpenClock(s.l.Clock(), "this", func() uint64 { return record.Monotonic() + s.skipped.Load() })
 	if err != nil {
 		panic(err)
 	}
 	return New(Config{
+		Systemd: systemd, Stored: stored,
 		Clock:  clock,
 		Layout: s.l, Registry: s.config, Runtime: s.runtime, Groups: s.groups, Images: s.images, CheckArtifacts: func() error { return nil }, Bridge: s.exe, Boot: "this",
 		Log: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Info}),

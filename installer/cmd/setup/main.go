@@ -32,7 +32,7 @@ func main() {
 	flags.BoolVar(&o.force, "force", false, "build again what is finished; nothing may be using it")
 	flags.BoolVar(&o.json, "json", false, "print the result as one JSON object")
 	flags.BoolVar(&o.toml, "toml", false, "print the result as the broker's configuration names the artifacts")
-	flags.BoolVar(&o.tests, "tests", false, "install what the tests need as well: a C compiler for the race detector")
+	flags.BoolVar(&o.tests, "tests", false, "make what the tests need as well: a C compiler for the race detector, a systemd to boot")
 	if err := flags.Parse(os.Args[1:]); errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)
 	} else if err != nil || flags.NArg() > 0 || (o.check && o.force) {

@@ -137,13 +137,49 @@ func run(ctx context.Context, o *options) (*result, error) {
 		res.Built = append(res.Built, r.Name)
 	}
 	res.Artifacts = p.index()
-	if p.known != nil && *p.known == *res.Artifacts {
-		return res, nil
+	if p.known == nil || *p.known != *res.Artifacts {
+		if err := cache.Store(s.Cache, res.Artifacts); err != nil {
+			return res, setup.Errorf(setup.CodeCache, err, "Look at the cause.", "the index can't be written")
+		}
 	}
-	if err := cache.Store(s.Cache, res.Artifacts); err != nil {
-		return res, setup.Errorf(setup.CodeCache, err, "Look at the cause.", "the index can't be written")
+	if o.tests {
+		return res, p.forTests(ctx, s, o, res)
 	}
 	return res, nil
+}
+
+// forTests builds what only tests need, over the finished rootfs.
+func (p *plan) forTests(ctx context.Context, s *setup.Setup, o *options, res *result) error {
+	r, err := recipe.Systemd(o.source, p.locs[1].Path, p.recipes[1].Key)
+	if err != nil {
+		return err
+	}
+	var known cache.Tests
+	if ix, err := cache.LocateTests(s.Cache); err == nil {
+		known = *ix
+	}
+	loc, ready, err := s.Ready(ctx, r, known.Systemd)
+	if err != nil {
+		return err
+	}
+	if !ready || s.Force {
+		if err := s.InstallMissing(ctx, r.Needs); err != nil {
+			return err
+		}
+		locs, err := s.Build(ctx, []*setup.Recipe{r})
+		if err != nil {
+			return err
+		}
+		loc = locs[0]
+		res.Built = append(res.Built, r.Name)
+	}
+	if known.Systemd == loc {
+		return nil
+	}
+	if err := cache.StoreTests(s.Cache, &cache.Tests{Systemd: loc}); err != nil {
+		return setup.Errorf(setup.CodeCache, err, "Look at the cause.", "the index of what tests need can't be written")
+	}
+	return nil
 }
 
 func (p *plan) read(o *options) error {

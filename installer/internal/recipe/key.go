@@ -15,7 +15,7 @@ import (
 // The recipe's own text is part of its key, so that no change of it can be
 // forgotten there.
 //
-//go:embed runsc.go rootfs.go assemble.go copy.go
+//go:embed runsc.go rootfs.go assemble.go copy.go systemd.go
 var text embed.FS
 
 const recipeAdvice = "Run it from the top of the source tree, or name the installer folder with --source."

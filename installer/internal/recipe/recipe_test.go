@@ -242,3 +242,16 @@ func TestNodeTarball(t *testing.T) {
 		t.Error("a member that is not there was extracted")
 	}
 }
+
+// What lies over a rootfs is bound to it.
+func TestSystemdKey(t *testing.T) {
+	one, err := Systemd(source, "/tree", "one")
+	must(t, err)
+	same, err := Systemd(source, "/elsewhere", "one")
+	must(t, err)
+	two, err := Systemd(source, "/tree", "two")
+	must(t, err)
+	if one.Key != same.Key || one.Key == two.Key {
+		t.Errorf("got %s, %s, %s", one.Key, same.Key, two.Key)
+	}
+}

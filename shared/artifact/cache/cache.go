@@ -15,8 +15,12 @@ import (
 // EnvDir is the environment variable that names another cache directory.
 const EnvDir = "PASEO_SANDBOX_CACHE"
 
-// IndexName is the name of the index within the cache directory.
-const IndexName = "artifacts.json"
+// IndexName is the name of the index within the cache directory, and TestsName
+// that of the one with what only tests need.
+const (
+	IndexName = "artifacts.json"
+	TestsName = "tests.json"
+)
 
 const maxIndexBytes = 64 << 10
 
@@ -32,6 +36,12 @@ type Rootfs struct {
 	artifact.Location
 	NodeVersion string `json:"nodeVersion"`
 	PiVersion   string `json:"piVersion"`
+}
+
+// Tests names the artifacts that only tests need.
+type Tests struct {
+	// Systemd is what lies over the Pi rootfs of a machine that boots.
+	Systemd artifact.Location `json:"systemd"`
 }
 
 // Codes of [Error]. They are stable.
@@ -69,40 +79,65 @@ func Dir() string {
 // Locate reads the index of a cache directory. That the artifacts are what the
 // index says is for [artifact.Open] to find out.
 func Locate(dir string) (*Index, error) {
-	const advice = "Run `make setup` as root."
-	name := filepath.Join(dir, IndexName)
+	var ix Index
+	err := read(dir, IndexName, "Run `make setup` as root.", &ix, func() bool {
+		return ix.Arch != "" && ix.Runsc.Digest != "" && ix.Rootfs.Digest != ""
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &ix, nil
+}
+
+// LocateTests is Locate for what only tests need.
+func LocateTests(dir string) (*Tests, error) {
+	var ix Tests
+	err := read(dir, TestsName, "Run `make setup-for-tests` as root.", &ix, func() bool { return ix.Systemd.Digest != "" })
+	if err != nil {
+		return nil, err
+	}
+	return &ix, nil
+}
+
+// read decodes an index strictly.
+func read(dir, file, advice string, into any, whole func() bool) error {
+	name := filepath.Join(dir, file)
 	data, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{CodeMissing, "no set-up has finished in " + dir, advice, err}
+		return &Error{CodeMissing, "no set-up has finished in " + dir, advice, err}
 	}
-	var ix Index
 	if err == nil && len(data) > maxIndexBytes {
 		err = fmt.Errorf("it has more than %d bytes", maxIndexBytes)
 	}
 	if err == nil {
 		d := json.NewDecoder(bytes.NewReader(data))
 		d.DisallowUnknownFields()
-		if err = d.Decode(&ix); err == nil && d.More() {
+		if err = d.Decode(into); err == nil && d.More() {
 			err = errors.New("something follows the object")
 		}
 	}
-	if err == nil && (ix.Arch == "" || ix.Runsc.Digest == "" || ix.Rootfs.Digest == "") {
+	if err == nil && !whole() {
 		err = errors.New("a field is missing")
 	}
 	if err != nil {
-		return nil, &Error{CodeInvalid, "the index " + name + " can't be used", advice, err}
+		return &Error{CodeInvalid, "the index " + name + " can't be used", advice, err}
 	}
-	return &ix, nil
+	return nil
 }
 
 // Store replaces the index of a cache directory at once: a reader sees the old
 // one or the new one.
-func Store(dir string, ix *Index) error {
+func Store(dir string, ix *Index) error { return store(dir, IndexName, ix) }
+
+// StoreTests is Store for what only tests need.
+func StoreTests(dir string, ix *Tests) error { return store(dir, TestsName, ix) }
+
+func store(dir, file string, ix any) error {
 	data, err := json.MarshalIndent(ix, "", "  ")
 	if err != nil {
 		return err
 	}
-	return writeFileAtomic(filepath.Join(dir, IndexName), append(data, '\n'))
+	return writeFileAtomic(filepath.Join(dir, file), append(data, '\n'))
 }
 
 // writeFileAtomic leaves the old file, or the new one complete and on disk.
