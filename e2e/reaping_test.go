@@ -76,7 +76,9 @@ func (r *reaping) until(id wire.SessionID, what string, fits func(wire.SessionIn
 	}
 }
 
-func forgotten(_ wire.SessionInfo, err error) bool { return wire.CodeOf(err) == wire.CodeUnknownSession }
+func forgotten(_ wire.SessionInfo, err error) bool {
+	return wire.CodeOf(err) == wire.CodeUnknownSession
+}
 
 // attach attaches a writer.
 func (r *reaping) attach(info wire.SessionInfo) *client.Session {
@@ -134,7 +136,7 @@ func startReaping(t *testing.T) *reaping {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	t.Cleanup(cancel)
-	r := &reaping{T: t, ctx: ctx, s: startSystem(t, harness.Options{Profiles: reapingProfiles})}
+	r := &reaping{T: t, ctx: ctx, s: startSmallSystem(t, harness.Options{Profiles: reapingProfiles})}
 	r.dial()
 	return r
 }
