@@ -37,7 +37,9 @@ command = ["/bin/sh", "-c", "exec cat >&2"]
 func startSystem(t *testing.T, o harness.Options) *harness.System {
 	t.Helper()
 	rootonly.Test(t)
-	o.Bin = programs(t)
+	if o.Bin == "" {
+		o.Bin = programs(t)
+	}
 	if len(o.PeerUIDs) == 0 {
 		o.PeerUIDs = []uint32{0}
 		if len(o.Workspaces) == 0 {

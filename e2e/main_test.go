@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"git.jb.codes/jb/paseo-sandbox/e2e/story"
+	"git.jb.codes/jb/paseo-sandbox/e2e/turn"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	story.RunIfDaemon()
+	turn.RunIfDaemon()
 	if os.Geteuid() != 0 {
 		fmt.Println("not root: the end-to-end tests are skipped; run 'sudo make test' for all of them")
 	}

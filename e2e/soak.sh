@@ -15,6 +15,7 @@ case $duration in
 esac
 half=$((seconds / 2))
 if [ "$(id -u)" = 0 ]; then
+  PASEO_SANDBOX_SESSIONS=100 go test -race -count=1 -timeout 1h -run '^TestManySessions$' -v ./e2e | grep 'sessions:'
   PASEO_SANDBOX_RACES=100000 go test -count=1 -timeout 2h -run Racer -v ./broker/internal/workspace | grep pinned
 fi
 start=$SECONDS

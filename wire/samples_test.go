@@ -126,7 +126,7 @@ func samples() []sample {
 		ID: 6, Session: sampleSession, Epoch: sampleEpoch, BridgePID: 4322, Generation: 3, Writer: "daemon-2", HasWriter: true, Observers: 2,
 		NextSequence: 77, LostBefore: 12, Acked: 11, StdoutBytes: 1 << 40, StderrBytes: 255, InputAccepted: 65536, InputDelivered: 65535,
 		SpoolBytes: 1 << 32, SpoolLimit: 1<<32 - 1, OutputStalled: true, StallReason: StallStorage, Pending: pending,
-		LeaseMillis: 30_000, LeaseRemainingMillis: 29_999, Overflow: OverflowDropOldest, DroppedRecords: 3, DroppedBytes: 1 << 33,
+		LeaseMillis: 30_000, LeaseRemainingMillis: 29_999, Framing: FramingPi, Overflow: OverflowDropOldest, DroppedRecords: 3, DroppedBytes: 1 << 33,
 		InputClosed: true, Exit: &sampleKilled,
 	})
 	add("bridge-reply", Pong{ID: 7}, nil)

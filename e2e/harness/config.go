@@ -58,7 +58,11 @@ func (s *System) deploymentConfig() string {
 		}
 		fmt.Fprint(&b, uid)
 	}
-	b.WriteString("]\ndefault_profile = \"pi\"\n\n[profiles.pi]\nkind = \"pi\"\n")
+	b.WriteString("]\ndefault_profile = \"pi\"\n")
+	if s.options.MaxSessions > 0 {
+		fmt.Fprintf(&b, "max_sessions = %d\n", s.options.MaxSessions)
+	}
+	b.WriteString("\n[profiles.pi]\nkind = \"pi\"\n")
 	for _, w := range s.options.Workspaces {
 		fmt.Fprintf(&b, "\n[workspaces.%s]\nroot = %q\nread_only = %t\nsubfolders = %t\nuid = %d\ngid = %d\n", w.Name, s.WorkspaceDir(w.Name), w.ReadOnly, w.Subfolders, w.UID, w.GID)
 		if w.ClientPath != "" {

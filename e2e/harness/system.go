@@ -41,6 +41,8 @@ type Options struct {
 	Workspaces []Workspace
 	// Profiles are TOML tables [profiles.NAME] beside the profile "pi".
 	Profiles string
+	// MaxSessions is how many sessions there may be; 0 means the default.
+	MaxSessions int
 	// Rootfs is the root file system of all sessions; none means the one with
 	// Pi.
 	Rootfs artifact.Location

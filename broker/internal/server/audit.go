@@ -1,8 +1,6 @@
 package server
 
 import (
-	"errors"
-
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
@@ -41,8 +39,7 @@ func adminOnly(what string) error {
 func (s *Server) audit(peer peercred.Peer, scope string, e audit.Entry, err error) {
 	e.UID, e.GID, e.PID, e.Deployment = peer.UID(), peer.GID(), peer.PID(), scope
 	s.Manager.Audit.Record(e.Decided(err))
-	var cause *wire.Error
-	if errors.As(err, &cause) && cause.Err != nil {
+	if err != nil && session.AsError(err).Err != nil {
 		s.Log.Warn("request_failed", "operation", e.Operation, "session", e.Session, "error", err.Error())
 	}
 }
