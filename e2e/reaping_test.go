@@ -136,7 +136,7 @@ func startReaping(t *testing.T) *reaping {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	t.Cleanup(cancel)
-	r := &reaping{T: t, ctx: ctx, s: startSystem(t, harness.Options{Profiles: reapingProfiles})}
+	r := &reaping{T: t, ctx: ctx, s: startSmallSystem(t, harness.Options{Profiles: reapingProfiles})}
 	r.dial()
 	return r
 }

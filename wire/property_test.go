@@ -83,9 +83,6 @@ func (g generator) fill(v reflect.Value, key string) {
 	case Reason:
 		v.SetString(string(sampled(g, reasons)))
 		return
-	case Due:
-		v.SetString(string(sampled(g, append([]Due{""}, dues...))))
-		return
 	case State:
 		v.SetString(string(sampled(g, states)))
 		return
@@ -211,6 +208,8 @@ func (g generator) string(key string) string {
 	switch key {
 	case "signal":
 		return sampled(g, signals)
+	case "due":
+		return string(sampled(g, append([]Due{""}, dues...)))
 	case "deployment":
 		return name(g, MaxDeployment)
 	case "model":

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -368,39 +367,6 @@ func (b *fakeBridge) forever() {
 	for {
 		time.Sleep(time.Hour)
 	}
-}
-
-func (b *fakeBridge) giveBack() error {
-	fd, _, err := unix.Accept4(b.fds[wire.FDCustody], unix.SOCK_CLOEXEC)
-	if errors.Is(err, unix.EAGAIN) {
-		time.Sleep(5 * time.Millisecond)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	conn, err := fdpass.Adopt(fd)
-	if err != nil {
-		return err
-	}
-	p, _, err := fdpass.Receive(conn, wire.MaxCustodyMessage)
-	if err != nil {
-		return err
-	}
-	if m, err := wire.Decode(wire.ToBridge, p); err != nil || m.Kind() != "resume" {
-		return fmt.Errorf("got %v, %v", m, err)
-	}
-	fds := make([]int, len(b.c.Descriptors))
-	for i, name := range b.c.Descriptors {
-		if fds[i] = b.fds[name]; name == wire.FDIndex && b.c.MaxInput == behaveLying {
-			fds[i] = b.fds[wire.FDStdoutRead]
-		}
-	}
-	if p, err = wire.Encode(wire.Resumed{Descriptors: b.c.Descriptors, Seat: b.seat}); err != nil {
-		return err
-	}
-	b.conn = conn
-	return fdpass.Send(conn, p, fds...)
 }
 
 // uidOfSelf asks in the one way that the launcher's filter allows.

@@ -2,9 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/fdpass"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -115,4 +119,38 @@ func TestEndedIsReadable(t *testing.T) {
 	s.killBridges()
 	s.eventually("its output is readable", s.said("output_readable"))
 	s.delete(m, id)
+}
+
+// giveBack gives a broker that asks what it needs, if there is one.
+func (b *fakeBridge) giveBack() error {
+	fd, _, err := unix.Accept4(b.fds[wire.FDCustody], unix.SOCK_CLOEXEC)
+	if errors.Is(err, unix.EAGAIN) {
+		time.Sleep(5 * time.Millisecond)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	conn, err := fdpass.Adopt(fd)
+	if err != nil {
+		return err
+	}
+	p, _, err := fdpass.Receive(conn, wire.MaxCustodyMessage)
+	if err != nil {
+		return err
+	}
+	if m, err := wire.Decode(wire.ToBridge, p); err != nil || m.Kind() != "resume" {
+		return fmt.Errorf("got %v, %v", m, err)
+	}
+	fds := make([]int, len(b.c.Descriptors))
+	for i, name := range b.c.Descriptors {
+		if fds[i] = b.fds[name]; name == wire.FDIndex && b.c.MaxInput == behaveLying {
+			fds[i] = b.fds[wire.FDStdoutRead]
+		}
+	}
+	if p, err = wire.Encode(wire.Resumed{Descriptors: b.c.Descriptors, Seat: b.seat}); err != nil {
+		return err
+	}
+	b.conn = conn
+	return fdpass.Send(conn, p, fds...)
 }

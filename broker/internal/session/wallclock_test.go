@@ -25,7 +25,8 @@ var datesAreTold = map[string]string{
 	"cmd/broker-admin/":           "",          // what an operator reads, and asks the audit for
 	"internal/audit/":             "",          // when something happened
 	"internal/rootfs/":            "",          // the times of imported files, kept as they are
-	"internal/session/manager.go": "UnixMilli", // when a session was made, told to clients
+	"internal/session/admit.go":   "UnixMilli", // when a session was made, told to clients
+	"internal/session/collect.go": "ModTime",   // how old a leftover is, told to the operator
 	"internal/record/record.go":   "CreatedAt", // the same
 }
 
