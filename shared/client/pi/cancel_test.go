@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -111,9 +112,18 @@ func TestCancelTurn(t *testing.T) {
 	}
 }
 
-// checkOnce wants that nothing was given twice.
+// known are the commands that may be given: those of the test, orders that
+// every call of the cancellation names alike, questions, answers.
+var known = regexp.MustCompile(`^(\w+ given-\d|(clear_queue|abort_bash|abort) stop/\d/\w+|get_state stop/\d/get_state-\w+|extension_ui_response dialog-\d)$`)
+
+// checkOnce wants that nothing was given twice, under another name either.
 func checkOnce(t *testing.T, received []string) {
 	t.Helper()
+	for _, r := range received {
+		if !known.MatchString(r) {
+			t.Errorf("given under a strange name: %s", r)
+		}
+	}
 	slices.Sort(received)
 	if n := len(received); len(slices.Compact(received)) != n {
 		t.Errorf("something was given twice: %v", received)
