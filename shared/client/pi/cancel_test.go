@@ -77,6 +77,8 @@ func TestCancelTurn(t *testing.T) {
 		"dialogs":                     {given: []string{"prompt", "ask", "ask"}, want: pi.Cancelled{Turn: true, Dialogs: 2}},
 		"a chain of dialogs":          {pi: &fakePi{chain: 5}, given: []string{"prompt", "ask"}, want: pi.Cancelled{Turn: true, Dialogs: 5}},
 		"everything":                  {pi: &fakePi{chain: 3}, given: []string{"prompt", "steer", "bash", "ask"}, want: pi.Cancelled{Turn: true, Dialogs: 3, Bash: 1}},
+		"a turn that ended before":    {given: []string{"prompt", "abort"}, want: pi.Cancelled{}},
+		"a dialog that leads to one":  {pi: &fakePi{leads: true}, given: []string{"ask"}, want: pi.Cancelled{Turn: true, Dialogs: 1}},
 		"a turn that begins":          {pi: &fakePi{late: 1}, given: []string{"prompt"}, prompts: []string{"given-0"}, want: pi.Cancelled{Turn: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
