@@ -52,6 +52,9 @@ func (m BridgeSignal) Validate() error { return first(checkID(m.ID), checkSignal
 func (m BridgeInputClosed) Validate() error { return checkID(m.ID) }
 
 // Validate implements Message.
+func (m BridgeSeat) Validate() error { return checkID(m.ID) }
+
+// Validate implements Message.
 func (m BridgeExit) Validate() error {
 	return first(
 		checkID(m.ID),

@@ -20,7 +20,7 @@ func (s *Server) ReloadOnSignal() {
 // operator's to know, on whichever way it was asked for.
 func (s *Server) reload(scope session.Scope) error {
 	if !scope.IsOperator() {
-		return &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes this request", Advice: "have the operator run broker-admin reload"}
+		return adminOnly("run broker-admin reload")
 	}
 	err := s.Reload()
 	if err != nil {
@@ -28,6 +28,10 @@ func (s *Server) reload(scope session.Scope) error {
 		s.Log.Error("reload_failed", "code", string(e.Code), "message", e.Message, "configuration", "the one before is still in force")
 	}
 	return err
+}
+
+func adminOnly(what string) error {
+	return &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes this request", Advice: "have the operator " + what}
 }
 
 // audit writes the one line about a decision. It never holds what a client
