@@ -19,10 +19,10 @@ import (
 )
 
 // turnTimeout bounds a test with turns of real Pi.
-const turnTimeout = 4 * time.Minute
+const turnTimeout = 8 * time.Minute
 
 // endless is a command that leaves a trace as long as it runs.
-const endless = `i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $i >> /workspace/NAME; sleep 0.1; done`
+const endless = `i=0; while [ $i -lt 6000 ]; do i=$((i+1)); echo $i >> /workspace/NAME; sleep 0.1; done`
 
 // conversation is a Pi with a model, and what it said.
 type conversation struct {

@@ -24,7 +24,7 @@ import (
 // startTimeout bounds the broker's start, which hashes the whole root file
 // system; stopTimeout bounds its orderly end.
 const (
-	startTimeout = 60 * time.Second
+	startTimeout = 3 * time.Minute
 	stopTimeout  = 20 * time.Second
 	pollInterval = 10 * time.Millisecond
 )

@@ -19,7 +19,7 @@ import (
 const roleVariable = "PASEO_SANDBOX_TURN_ROLE"
 
 // daemonTimeout bounds the life of a daemon that nobody kills.
-const daemonTimeout = 5 * time.Minute
+const daemonTimeout = 8 * time.Minute
 
 // Config is what a daemon is told, through its environment.
 type Config struct {

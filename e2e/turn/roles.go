@@ -41,8 +41,8 @@ const (
 // Commands of the two turns. Each leaves a line in a file of the workspace as
 // it begins; the first goes on until it finds a file.
 const (
-	First  = `echo >> /workspace/runs; i=0; while [ ! -e /workspace/go ] && [ $i -lt 1900 ]; do i=$((i+1)); echo "line $i"; echo $i >> /workspace/counted; sleep 0.1; done; echo end`
-	Second = `i=0; while [ $i -lt 1900 ]; do i=$((i+1)); echo $i >> /workspace/endless; sleep 0.1; done`
+	First  = `echo >> /workspace/runs; i=0; while [ ! -e /workspace/go ] && [ $i -lt 6000 ]; do i=$((i+1)); echo "line $i"; echo $i >> /workspace/counted; sleep 0.1; done; echo end`
+	Second = `i=0; while [ $i -lt 6000 ]; do i=$((i+1)); echo $i >> /workspace/endless; sleep 0.1; done`
 )
 
 func (d *daemon) run(ctx context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -76,6 +77,8 @@ func TestCancelTurn(t *testing.T) {
 		"dialogs":                     {given: []string{"prompt", "ask", "ask"}, want: pi.Cancelled{Turn: true, Dialogs: 2}},
 		"a chain of dialogs":          {pi: &fakePi{chain: 5}, given: []string{"prompt", "ask"}, want: pi.Cancelled{Turn: true, Dialogs: 5}},
 		"everything":                  {pi: &fakePi{chain: 3}, given: []string{"prompt", "steer", "bash", "ask"}, want: pi.Cancelled{Turn: true, Dialogs: 3, Bash: 1}},
+		"a turn that ended before":    {given: []string{"prompt", "abort"}, want: pi.Cancelled{}},
+		"a dialog that leads to one":  {pi: &fakePi{leads: true}, given: []string{"ask"}, want: pi.Cancelled{Turn: true, Dialogs: 1}},
 		"a turn that begins":          {pi: &fakePi{late: 1}, given: []string{"prompt"}, prompts: []string{"given-0"}, want: pi.Cancelled{Turn: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,9 +114,18 @@ func TestCancelTurn(t *testing.T) {
 	}
 }
 
-// checkOnce wants that nothing was given twice.
+// known are the commands that may be given: those of the test, orders that
+// every call of the cancellation names alike, questions, answers.
+var known = regexp.MustCompile(`^(\w+ given-\d|(clear_queue|abort_bash|abort) stop/\d/\w+|get_state stop/\d/get_state-\w+|extension_ui_response dialog-\d)$`)
+
+// checkOnce wants that nothing was given twice, under another name either.
 func checkOnce(t *testing.T, received []string) {
 	t.Helper()
+	for _, r := range received {
+		if !known.MatchString(r) {
+			t.Errorf("given under a strange name: %s", r)
+		}
+	}
 	slices.Sort(received)
 	if n := len(received); len(slices.Compact(received)) != n {
 		t.Errorf("something was given twice: %v", received)

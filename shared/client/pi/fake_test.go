@@ -22,6 +22,9 @@ type fakePi struct {
 	// late makes it answer a prompt, and begin its turn, only after this many
 	// answers to get_state.
 	late int
+	// leads makes the answer to its last dialog begin a turn, but only after the
+	// next answer to get_state.
+	leads bool
 	// deaf makes it answer no abort; dies makes it end at one.
 	deaf, dies bool
 
@@ -140,6 +143,8 @@ func (f *fakePi) close(c command) {
 	f.dialogs = slices.Delete(f.dialogs, at, at+1)
 	if f.opened < f.chain {
 		f.open()
+	} else if f.leads {
+		f.late = f.states + 1
 	}
 	f.settle()
 }
