@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
+	"golang.org/x/sys/unix"
 )
 
 // The environment of a child that plays a broker and dies at a given point.
@@ -154,6 +155,10 @@ func TestCrashThenBridgeDies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSystem(t)
 			id := s.crash("running")
+			// Its input ends with the bridge, and it must not end with it.
+			if err := unix.Kill(processesOf(id)[0], unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
 			if early {
 				s.killBridges()
 			}
