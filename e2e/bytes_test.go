@@ -47,7 +47,9 @@ func startSystem(t *testing.T, o harness.Options) *harness.System {
 func newSystem(t *testing.T, o harness.Options) *harness.System {
 	t.Helper()
 	rootonly.Test(t)
-	o.Bin = programs(t)
+	if o.Bin == "" {
+		o.Bin = programs(t)
+	}
 	if len(o.PeerUIDs) == 0 {
 		o.PeerUIDs = []uint32{0}
 		if len(o.Workspaces) == 0 {
@@ -124,7 +126,7 @@ func payloads() map[string][]byte {
 func TestBytesComeThroughUnchanged(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	for name, payload := range payloads() {
 		for profile, stream := range map[string]wire.Stream{"stdout": wire.StreamStdout, "stderr": wire.StreamStderr} {
 			if profile == "stderr" && len(payload) > 8<<20 {

@@ -79,7 +79,7 @@ func TestConfinement(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	b, _, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	r := readRecord(t, s, info.Session)
 	none := mask()

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -39,6 +41,16 @@ func inspectNow(ctx context.Context, t *testing.T, s *harness.System, id wire.Se
 	return info
 }
 
+// regained counts how often a broker of the system took spares back.
+func regained(t *testing.T, s *harness.System) int {
+	t.Helper()
+	log, err := os.ReadFile(s.BrokerLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Count(log, []byte("spares_regained"))
+}
+
 // patientProfile is a program that gives a line back, and does not end with its
 // input.
 const patientProfile = `
@@ -69,7 +81,7 @@ func TestBothDie(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 			defer cancel()
-			s := startSystem(t, harness.Options{Profiles: patientProfile + "unattached = \"" + policy + "\"\n"})
+			s := startSmallSystem(t, harness.Options{Profiles: patientProfile + "unattached = \"" + policy + "\"\n"})
 			_, first, info := startSession(ctx, t, s, client.CreateOptions{Profile: "patient"})
 			first.Close()
 			// The broker first: it would replace the bridge.
@@ -103,7 +115,7 @@ func TestOutputOfAnEndedSession(t *testing.T) {
 func readEnded(t *testing.T, closes bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: patientProfile})
+	s := startSmallSystem(t, harness.Options{Profiles: patientProfile})
 	b, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "patient"})
 	if _, err := session.Input(ctx, "1", []byte("kept\n")); err != nil {
 		t.Fatal(err)
@@ -147,7 +159,7 @@ func TestEndWithoutBroker(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	_, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	if err := s.StopBroker(syscall.SIGKILL); err != nil {
 		t.Fatal(err)

@@ -81,7 +81,7 @@ func TestSessionOutlivesItsBroker(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	_, session, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	echoLine := func(id string) {
 		t.Helper()

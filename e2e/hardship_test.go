@@ -32,7 +32,7 @@ func TestInheritedDescriptorsGoNoFurther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	unix.CloseOnExec(fd)
 	defer unix.Close(fd)
 	b, _, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
@@ -68,7 +68,7 @@ func TestSessionsEndOnAFullDisk(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	if err := s.StopBroker(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestStoppedBrokerFinishesTheReplacement(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	for _, pause := range []time.Duration{10 * time.Millisecond, 50 * time.Millisecond} {
 		b, _, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 		if err := syscall.Kill(int(info.BridgePID), syscall.SIGKILL); err != nil {
@@ -155,7 +155,7 @@ func TestStoppedBrokerDoesNotBlockItsBridge(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	b, _, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})
 	if err := syscall.Kill(s.BrokerPID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

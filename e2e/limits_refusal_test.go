@@ -67,7 +67,7 @@ func TestGroupsMadeByOthersAreRefused(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 	made := make(chan error, 1)
 	go func() {
 		made <- makeFirst(ctx, filepath.Join(s.Prefix, "var", "sessions"), filepath.Join(memoryTree(), s.CgroupParent()))

@@ -48,7 +48,7 @@ func TestStorageEnds(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 	full, beside := startShell(ctx, t, s, "small"), startShell(ctx, t, s, "small")
 	for _, dir := range []string{"$HOME", "$TMPDIR", "/tmp"} {
 		got := full.run(ctx, `head -c 64M /dev/zero > `+dir+`/file; echo "status $?"; stat -c 'size %s' `+dir+`/file; rm `+dir+`/file; echo again > `+dir+`/file && cat `+dir+`/file; rm `+dir+`/file`)
@@ -76,7 +76,7 @@ func TestUnlimitedHome(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 	sh := startShell(ctx, t, s, "free")
 	if got := sh.run(ctx, "head -c 64M /dev/zero > $HOME/file && mkdir -p $HOME/a/b && ls -A $HOME"); got != "a\nfile\ntmp\n" {
 		t.Errorf("the home: %q", got)
@@ -128,7 +128,7 @@ func TestCPUIsLimited(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 	sh := startShell(ctx, t, s, "slow")
 	began, before := time.Now(), cpuTime(t, sh.info.Session)
 	sh.run(ctx, "(while :; do :; done) & (while :; do :; done) &")
@@ -194,7 +194,7 @@ func TestOutOfMemoryIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 			defer cancel()
-			s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+			s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 			sh, beside := startShell(ctx, t, s, "small"), startShell(ctx, t, s, "small")
 			said := sh.run(ctx, script)
 			if sh.exit == nil {
@@ -223,7 +223,7 @@ func TestChildOutOfMemory(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 	sh := startShell(ctx, t, s, "small")
 	if got := sh.run(ctx, hog+`; echo "status $?"`); word(got, "status ") != "137" {
 		t.Errorf("the child: %q", got)
@@ -249,7 +249,7 @@ func TestForkBomb(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 	sh, beside := startShell(ctx, t, s, "small"), startShell(ctx, t, s, "small")
 	sh.send(ctx, "bomb() { bomb | bomb & }; bomb; while :; do :; done")
 	for said := ""; !strings.Contains(said, "Resource temporarily unavailable"); {
@@ -282,7 +282,7 @@ func TestTooManyProcessesIsNamed(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
 	sh := startShell(ctx, t, s, "free")
 	sh.run(ctx, "true")
 	// What the profile allows is taken away, as if the sandbox needed more.

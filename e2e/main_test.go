@@ -10,18 +10,22 @@ import (
 
 	"git.jb.codes/jb/paseo-sandbox/e2e/storm"
 	"git.jb.codes/jb/paseo-sandbox/e2e/story"
+	"git.jb.codes/jb/paseo-sandbox/e2e/turn"
 	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
 	story.RunIfDaemon()
 	storm.RunIfDaemon()
+	turn.RunIfDaemon()
 	if os.Geteuid() != 0 {
 		fmt.Println("not root: the end-to-end tests are skipped; run 'sudo make test' for all of them")
 	}
 	code := m.Run()
-	if binDir != "" {
-		os.RemoveAll(binDir)
+	for _, dir := range []string{binDir, smallDir} {
+		if dir != "" {
+			os.RemoveAll(dir)
+		}
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {

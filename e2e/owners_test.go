@@ -40,7 +40,7 @@ try link ln mine linked
 func TestOwners(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
-	s := startSystem(t, harness.Options{
+	s := startSmallSystem(t, harness.Options{
 		Profiles: "[profiles.bash]\nkind = \"program\"\nframing = \"lines\"\ncommand = [\"/bin/bash\"]\n",
 		Workspaces: []harness.Workspace{
 			{Name: "private", UID: 1000, GID: 1000}, {Name: "group", UID: 1234, GID: 4321},

@@ -290,7 +290,7 @@ func TestSecondBrokerAndStaleSocket(t *testing.T) {
 func TestBrokerAdmin(t *testing.T) {
 	rootonly.Test(t)
 	t.Parallel()
-	s := startSystem(t, harness.Options{Profiles: echoProfiles})
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	_, _, info := startSession(ctx, t, s, client.CreateOptions{Profile: "stdout"})

@@ -43,9 +43,9 @@ func newMarkerSystem(t *testing.T) *harness.System {
 	return newSystem(t, harness.Options{Profiles: markerProfile})
 }
 
-// startSmallSystem is startSystem on a root file system that holds one program
+// startWorkloadSystem is startSystem on a root file system that holds one program
 // alone, as /workload: such a broker starts in no time.
-func startSmallSystem(t *testing.T, o harness.Options) *harness.System {
+func startWorkloadSystem(t *testing.T, o harness.Options) *harness.System {
 	t.Helper()
 	s := newSystem(t, o)
 	tree := filepath.Join(t.TempDir(), "tree")

@@ -103,6 +103,7 @@ if [ $root = yes ]; then
       go test -race -count=1 -timeout 0 -v -run '^TestStorm$' ./e2e
     storm="; $(grep '^storm:' "$dir/log" | tail -n 1)"
   fi
+  stage "hundreds of sessions" 1 8 env PASEO_SANDBOX_SESSIONS=100 go test -race -count=1 -timeout 1h -run '^TestManySessions$' ./e2e
   stage "stories" 2 7 go test -race -count=1 -run '^TestStory$' ./e2e
 fi
 targets=$(grep -rhoE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' . | wc -l)

@@ -112,7 +112,7 @@ func TestHungBridgeIsReplaced(t *testing.T) {
 // newStorm starts a system for a storm.
 func newStorm(t *testing.T, out io.Writer) *storm.Storm {
 	t.Helper()
-	s := startSmallSystem(t, harness.Options{Profiles: storm.Profiles, PeerUIDs: []uint32{harness.DefaultPeerUID, 0}})
+	s := startWorkloadSystem(t, harness.Options{Profiles: storm.Profiles, PeerUIDs: []uint32{harness.DefaultPeerUID, 0}})
 	st := storm.New(s, out)
 	t.Cleanup(st.Abort)
 	return st

@@ -40,7 +40,7 @@ func TestTakenOverBridge(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deathsTimeout)
 	defer cancel()
 	attacker := filepath.Join(programs(t), attackerProgram)
-	s := startSystem(t, harness.Options{Profiles: echoProfiles, BrokerConfig: func(c string) string {
+	s := startSmallSystem(t, harness.Options{Profiles: echoProfiles, BrokerConfig: func(c string) string {
 		return replaceKey(c, "bridge", "path", attacker)
 	}})
 	b, err := client.DialBroker(ctx, s.BrokerSocket())

@@ -193,6 +193,9 @@ type Status struct {
 	// SpoolBytes is what the output holds now; SpoolLimit what it may hold.
 	SpoolBytes uint64 `cbor:"spoolBytes"`
 	SpoolLimit uint64 `cbor:"spoolLimit"`
+	// Framing says what the agent's records mean: FramingPi for a session that
+	// runs Pi.
+	Framing Framing `cbor:"framing,omitempty"`
 	// Overflow is what happens at SpoolLimit.
 	Overflow Overflow `cbor:"overflow,omitempty"`
 	// DroppedRecords and DroppedBytes went before a writer acknowledged them.

@@ -198,7 +198,27 @@ type SessionInfo struct {
 	BridgePID    uint64 `cbor:"bridgePid,omitempty"`
 	BridgeStart  uint64 `cbor:"bridgeStart,omitempty"`
 	Exit         *Exit  `cbor:"exit,omitempty"`
+	// HasWriter says that a client is attached as writer, and VacantMillis for
+	// how long none has been. Time in which the host was off or suspended does
+	// not count.
+	HasWriter    bool   `cbor:"hasWriter,omitempty"`
+	VacantMillis uint64 `cbor:"vacantMillis,omitempty"`
+	// Due is what the session's profile will have done to it in DueMillis if no
+	// writer attaches; empty means nothing.
+	Due       Due    `cbor:"due,omitempty"`
+	DueMillis uint64 `cbor:"dueMillis,omitempty"`
 }
+
+// Due is what a policy does to a session.
+type Due string
+
+// What is done.
+const (
+	// DueEnd ends the process, with ReasonAbandoned.
+	DueEnd Due = "end"
+	// DueDelete removes a session that has ended.
+	DueDelete Due = "delete"
+)
 
 // Kind implements Message.
 func (Create) Kind() string { return "create" }

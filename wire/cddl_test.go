@@ -211,6 +211,7 @@ func TestGrammarStatesTheLimits(t *testing.T) {
 		"reasons":     {literals(g.rules["reason"]), texts(reasons)},
 		"descriptors": {literals(g.rules["descriptor"]), texts(descriptorNames)},
 		"states":      {literals(g.members["session-info"]["state"].value), texts(states)},
+		"dues":        {literals(g.members["session-info"]["due"].value), texts(dues)},
 	}
 	for name, c := range choices {
 		if !slices.Equal(c.grammar, c.code) {
@@ -233,6 +234,8 @@ func TestGrammarStatesTheLimits(t *testing.T) {
 		{g.members["create"]["attachments"].value, fmt.Sprintf("1*%d ", MaxAttachments)},
 		{g.members["attachment"]["data"].value, fmt.Sprintf("(0..%d)", MaxAttachmentBytes)},
 		{g.members["sessionList"]["sessions"].value, fmt.Sprintf("0*%d ", MaxSessionPage)},
+		{g.members["collected"]["findings"].value, fmt.Sprintf("0*%d ", MaxFindings)},
+		{g.members["finding"]["name"].value, fmt.Sprintf("(1..%d)", MaxFinding)},
 		{g.members["session-info"]["socket"].value, fmt.Sprintf("(0..%d)", MaxSocketPath)},
 		{g.members["attach"]["client"].value, fmt.Sprintf("(1..%d)", MaxClient)},
 		{g.members["attached"]["pending"].value, fmt.Sprintf("1*%d ", MaxPending)},

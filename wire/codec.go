@@ -60,12 +60,12 @@ func NewSet(messages ...Message) Set {
 // The sets of the protocols. Hello belongs to both directions of each that
 // clients speak.
 var (
-	BrokerRequests = NewSet(Hello{}, Create{}, InspectSession{}, ListSessions{}, SignalSession{}, TerminateSession{}, DeleteSession{}, Reload{}, Describe{})
-	BrokerReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Created{}, SessionReply{}, SessionList{}, Deployment{})
+	BrokerRequests = NewSet(Hello{}, Create{}, InspectSession{}, ListSessions{}, SignalSession{}, TerminateSession{}, DeleteSession{}, Reload{}, Collect{}, Describe{})
+	BrokerReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Created{}, SessionReply{}, SessionList{}, Collected{}, Deployment{})
 	BridgeRequests = NewSet(Hello{}, Attach{}, Ack{}, Input{}, CloseInput{}, Signal{}, Terminate{}, Release{}, Inspect{}, Ping{})
 	BridgeReplies  = NewSet(Hello{}, ErrorMessage{}, Done{}, Attached{}, Acked{}, Accepted{}, Status{}, Pong{}, Fenced{}, Records{})
 	ToBridge       = NewSet(Configure{}, Resume{}, ErrorMessage{}, Done{}, BridgeExitReason{})
-	FromBridge     = NewSet(Ready{}, Resumed{}, ErrorMessage{}, BridgeSignal{}, BridgeInputClosed{}, BridgeExit{}, BridgeAlive{})
+	FromBridge     = NewSet(Ready{}, Resumed{}, ErrorMessage{}, BridgeSignal{}, BridgeInputClosed{}, BridgeSeat{}, BridgeExit{}, BridgeAlive{})
 )
 
 // recordsKind names the one message that is not a map.

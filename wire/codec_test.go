@@ -126,6 +126,8 @@ func TestLargestMessagesFit(t *testing.T) {
 		Session: sampleSession, Deployment: long(MaxDeployment), Workspace: long(MaxName), Profile: long(MaxName), State: StateUnattached,
 		Epoch: sampleEpoch, Socket: long(MaxSocketPath), CreatedAt: MaxInteger, Container: long(MaxName),
 		SandboxPID: MaxInteger, SandboxStart: MaxInteger, BridgePID: MaxInteger, BridgeStart: MaxInteger, Exit: exit,
+		Folder:    strings.Repeat(long(MaxPathElement)+"/", MaxPath/(MaxPathElement+1)-1) + long(MaxPathElement),
+		HasWriter: true, VacantMillis: MaxInteger, Due: DueDelete, DueMillis: MaxInteger,
 	}
 	pending := make([]PendingRequest, MaxPending)
 	for i := range pending {
@@ -135,13 +137,19 @@ func TestLargestMessagesFit(t *testing.T) {
 	for range MaxSessionPage {
 		page.Sessions = append(page.Sessions, info)
 	}
+	found := Collected{ID: MaxInteger, More: true}
+	for range MaxFindings {
+		found.Findings = append(found.Findings, Finding{
+			Session: sampleSession, Kind: Code(long(MaxName)), Name: long(MaxFinding), Reason: Code(long(MaxName)), AgeMillis: MaxInteger, Failed: Code(long(MaxName)),
+		})
+	}
 	create := Create{ID: MaxInteger, Workspace: long(MaxName), Profile: long(MaxName), AgentSession: long(MaxName), Model: long(MaxModel/2) + "/" + long(MaxModel/2-1), Thinking: "minimal"}
 	for i := range MaxAttachments {
 		create.Attachments = append(create.Attachments, Attachment{Kind: AttachmentExtension, Name: string(rune('a'+i)) + long(MaxName-1), Data: make([]byte, MaxAttachmentBytes/MaxAttachments)})
 	}
 	configure := Configure{Session: sampleSession, Epoch: sampleEpoch, Framing: FramingLines, Descriptors: descriptorNames, PeerUIDs: make([]uint64, MaxPeerUIDs), MaxRecord: MaxInteger, MaxInput: MaxInteger, SpoolLimit: MaxInteger}
 	for _, m := range []Message{
-		page, create, configure,
+		page, found, create, configure,
 		ErrorMessage{ID: MaxInteger, Code: CodeReplayGap, Message: long(MaxText), Advice: long(MaxText), LostBefore: MaxInteger},
 		Attached{ID: MaxInteger, Session: sampleSession, Epoch: sampleEpoch, Lease: long(MaxLease), Generation: MaxInteger, NextSequence: MaxInteger, LostBefore: MaxInteger, Acked: MaxInteger, Pending: pending, InputClosed: true, Exit: exit},
 		Status{ID: MaxInteger, Session: sampleSession, Epoch: sampleEpoch, BridgePID: MaxInteger, Generation: MaxInteger, Writer: long(MaxClient), NextSequence: MaxInteger, StdoutBytes: MaxInteger, Pending: pending, Exit: exit},

@@ -113,6 +113,8 @@ const (
 	// ReasonTooManyProcesses: the sandbox needed more threads of the host than
 	// its limit.
 	ReasonTooManyProcesses Reason = "too_many_processes"
+	// ReasonAbandoned: it had no writer for longer than its profile allows.
+	ReasonAbandoned Reason = "abandoned"
 	// ReasonUnknown: the sandbox is gone and its status was not observed.
 	ReasonUnknown Reason = "unknown"
 )

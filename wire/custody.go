@@ -115,6 +115,27 @@ type Resumed struct {
 	Descriptors []DescriptorName `cbor:"descriptors"`
 	// Exit is how the agent ended, if the bridge has recorded it.
 	Exit *Exit `cbor:"exit,omitempty"`
+	// Seat is the writer's. It is absent while this bridge has had no writer.
+	Seat *Seat `cbor:"seat,omitempty"`
+}
+
+// Seat says whether a session has a writer.
+type Seat struct {
+	HasWriter bool `cbor:"hasWriter,omitempty"`
+	// VacantMillis is how long ago the last writer went, by a clock that nobody
+	// sets and that stands still while the host is suspended.
+	VacantMillis uint64 `cbor:"vacantMillis,omitempty"`
+	// Released says that a writer acknowledged the exit record and then gave
+	// the seat back: nobody needs the session any more.
+	Released bool `cbor:"released,omitempty"`
+}
+
+// BridgeSeat says that the seat has changed. The broker answers Done when that
+// is durable.
+type BridgeSeat struct {
+	Type string `cbor:"type"`
+	ID   uint64 `cbor:"id"`
+	Seat Seat   `cbor:"seat"`
 }
 
 // Ready says that the bridge has recovered its files and accepts clients.
@@ -184,6 +205,9 @@ func (BridgeAlive) Kind() string { return "bridgeAlive" }
 
 // Kind implements Message.
 func (BridgeInputClosed) Kind() string { return "bridgeInputClosed" }
+
+// Kind implements Message.
+func (BridgeSeat) Kind() string { return "bridgeSeat" }
 
 // Kind implements Message.
 func (BridgeExit) Kind() string { return "bridgeExit" }

@@ -43,6 +43,7 @@ const (
 	CodeInvalidSignal         Code = "invalid_signal"
 	CodeSessionNotRunning     Code = "session_not_running"
 	CodeTooManySessions       Code = "too_many_sessions"
+	CodeDeploymentSpoolFull   Code = "deployment_spool_full"
 	CodeWorkspaceUnresolvable Code = "workspace_unresolvable"
 	CodeWorkspaceHasMounts    Code = "workspace_has_mounts"
 	CodeWorkspaceOverlaps     Code = "workspace_overlaps"

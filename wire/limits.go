@@ -64,6 +64,11 @@ const (
 	// MaxSessionPage is the largest number of sessions in one SessionList; a
 	// page of this many always fits into a frame.
 	MaxSessionPage = 32
+	// MaxFindings is the largest number of findings in one Collected; a page of
+	// this many always fits into a frame.
+	MaxFindings = 64
+	// MaxFinding is the longest name of a finding, in bytes.
+	MaxFinding = 512
 	// MaxPeerUIDs is the largest number of users of one deployment.
 	MaxPeerUIDs = 64
 	// MaxUID is the largest user or group id; 2^32-1 means nobody.

@@ -75,10 +75,16 @@ func (g generator) fill(v reflect.Value, key string) {
 		v.SetString(string(sampled(g, []Protocol{ProtocolBroker, ProtocolBridge})))
 		return
 	case Code:
+		if key == "failed" && g.oneIn(2) {
+			return
+		}
 		v.SetString(string(sampled(g, []Code{CodeInternal, CodeReplayGap, "x", "a_9"})))
 		return
 	case Reason:
 		v.SetString(string(sampled(g, reasons)))
+		return
+	case Due:
+		v.SetString(string(sampled(g, append([]Due{""}, dues...))))
 		return
 	case State:
 		v.SetString(string(sampled(g, states)))

@@ -34,7 +34,9 @@ var (
 		Session: sampleSession, Deployment: "home", Workspace: "site", Folder: "packages/a b", Profile: "pi", State: StateExited, Epoch: sampleEpoch,
 		Socket: "s/" + string(sampleSession) + ".sock", CreatedAt: 1_790_000_000_000, Container: string(sampleSession),
 		SandboxPID: 4321, SandboxStart: 987654, BridgePID: 4322, BridgeStart: 987655, Exit: &sampleKilled,
+		HasWriter: true, VacantMillis: 1, Due: DueDelete, DueMillis: MaxInteger,
 	}
+	sampleSeat      = Seat{HasWriter: true, VacantMillis: MaxInteger, Released: true}
 	sampleError     = ErrorMessage{Code: CodeInternal, Message: "something broke"}
 	sampleFullError = ErrorMessage{ID: 9, Code: CodeReplayGap, Message: "records before 5 are gone", Advice: "attach at the oldest", LostBefore: 5}
 )
@@ -80,11 +82,16 @@ func samples() []sample {
 	add("broker-request", TerminateSession{ID: 7, Session: sampleSession}, TerminateSession{ID: 7, Session: sampleSession, GraceMillis: MaxGraceMillis})
 	add("broker-request", DeleteSession{ID: 8, Session: sampleSession}, nil)
 	add("broker-request", Reload{ID: 9}, nil)
+	add("broker-request", Collect{ID: 9}, Collect{ID: 10, DryRun: true, After: sampleSession})
 	add("broker-request", Describe{ID: 9}, Describe{ID: 10, Deployment: "home"})
 
 	add("broker-reply", Created{ID: 1, Session: sampleInfo}, Created{ID: 2, Session: sampleFullInfo})
 	add("broker-reply", SessionReply{ID: 3, Session: sampleInfo}, SessionReply{ID: 4, Session: sampleFullInfo})
 	add("broker-reply", SessionList{ID: 5, Sessions: []SessionInfo{}}, SessionList{ID: 6, Sessions: []SessionInfo{sampleInfo, sampleFullInfo}, More: true})
+	add("broker-reply", Collected{ID: 7, Findings: []Finding{}}, Collected{ID: 8, More: true, Findings: []Finding{
+		{Session: sampleSession, Kind: FoundSession, Name: string(sampleSession), Reason: WhyAbandoned},
+		{Session: sampleSession, Kind: FoundSpool, Name: "/var/lib/paseo-sandbox/spool/" + string(sampleSession), Reason: WhyNoRecord, AgeMillis: 60_000, Failed: CodeInternal},
+	}})
 	add("broker-reply", Deployment{ID: 7, Deployment: "home", Workspaces: []WorkspaceInfo{}, Profiles: []string{}}, Deployment{
 		ID: 8, Deployment: "home",
 		Workspaces: []WorkspaceInfo{
@@ -119,7 +126,7 @@ func samples() []sample {
 		ID: 6, Session: sampleSession, Epoch: sampleEpoch, BridgePID: 4322, Generation: 3, Writer: "daemon-2", HasWriter: true, Observers: 2,
 		NextSequence: 77, LostBefore: 12, Acked: 11, StdoutBytes: 1 << 40, StderrBytes: 255, InputAccepted: 65536, InputDelivered: 65535,
 		SpoolBytes: 1 << 32, SpoolLimit: 1<<32 - 1, OutputStalled: true, StallReason: StallStorage, Pending: pending,
-		LeaseMillis: 30_000, LeaseRemainingMillis: 29_999, Overflow: OverflowDropOldest, DroppedRecords: 3, DroppedBytes: 1 << 33,
+		LeaseMillis: 30_000, LeaseRemainingMillis: 29_999, Framing: FramingPi, Overflow: OverflowDropOldest, DroppedRecords: 3, DroppedBytes: 1 << 33,
 		InputClosed: true, Exit: &sampleKilled,
 	})
 	add("bridge-reply", Pong{ID: 7}, nil)
@@ -151,10 +158,11 @@ func samples() []sample {
 	add("to-bridge", BridgeExitReason{ID: 1, Reason: ReasonUnknown}, nil)
 
 	add("from-bridge", Ready{NextSequence: 1}, Ready{NextSequence: MaxInteger})
-	add("from-bridge", Resumed{Descriptors: []DescriptorName{FDIndex}}, Resumed{Descriptors: descriptorNames, Exit: &sampleKilled})
+	add("from-bridge", Resumed{Descriptors: []DescriptorName{FDIndex}}, Resumed{Descriptors: descriptorNames, Exit: &sampleKilled, Seat: &sampleSeat})
 	add("from-bridge", BridgeSignal{ID: 1, Signal: "TERM"}, nil)
 	add("from-bridge", BridgeInputClosed{ID: 2}, nil)
 	add("from-bridge", BridgeAlive{}, nil)
+	add("from-bridge", BridgeSeat{ID: 2}, BridgeSeat{ID: 3, Seat: sampleSeat})
 	add("from-bridge", BridgeExit{ID: 3, Status: []byte{}, Exit: sampleExit}, BridgeExit{ID: 3, Status: []byte("{\"id\":\"x\",\"exitStatus\":137}\n"), Exit: sampleKilled})
 	return all
 }

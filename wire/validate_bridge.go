@@ -109,6 +109,7 @@ func (m Status) Validate() error {
 		checkText(CodeInvalidMessage, "writer", m.Writer, 0, MaxClient),
 		checkLeaseMillis(m.LeaseMillis),
 		check(m.LeaseRemainingMillis <= MaxLeaseMillis, CodeInvalidMessage, "more of a lease is left than any has"),
+		check(m.Framing == "" || m.Framing == FramingLines || m.Framing == FramingPi, CodeInvalidMessage, "there is no framing %.40q", m.Framing),
 		checkOverflow(m.Overflow),
 		check(slices.Contains(stallReasons, m.StallReason), CodeInvalidMessage, "there is no stall reason %.40q", m.StallReason),
 		checkPending(m.Pending),

@@ -139,8 +139,11 @@ func (s SessionInfo) Validate() error {
 		check(validSocket(s.Socket), CodeInvalidMessage, "the socket %.120q is not a path below the folder of the broker's socket", s.Socket),
 		checkOptionalName("container", s.Container),
 		checkExit(s.Exit),
+		check(s.Due == "" || slices.Contains(dues, s.Due), CodeInvalidMessage, "nothing that is due is called %.40q", s.Due),
 	)
 }
+
+var dues = []Due{DueEnd, DueDelete}
 
 // validSocket keeps a client from being led out of the folder that it trusts.
 func validSocket(path string) bool {

@@ -41,7 +41,7 @@ func (e Exit) Validate() error {
 	)
 }
 
-var reasons = []Reason{ReasonExited, ReasonTerminated, ReasonOutOfMemory, ReasonTooManyProcesses, ReasonHostRestarted, ReasonUnknown}
+var reasons = []Reason{ReasonExited, ReasonTerminated, ReasonOutOfMemory, ReasonTooManyProcesses, ReasonHostRestarted, ReasonAbandoned, ReasonUnknown}
 
 func checkExit(e *Exit) error {
 	if e == nil {

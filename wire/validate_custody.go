@@ -55,6 +55,9 @@ func (m BridgeAlive) Validate() error { return nil }
 func (m BridgeInputClosed) Validate() error { return checkID(m.ID) }
 
 // Validate implements Message.
+func (m BridgeSeat) Validate() error { return checkID(m.ID) }
+
+// Validate implements Message.
 func (m BridgeExit) Validate() error {
 	return first(
 		checkID(m.ID),

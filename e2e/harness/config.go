@@ -45,7 +45,7 @@ path = %q
 first_uid = 2000000
 uid_count = 1000
 `, s.artifacts.Runsc.Path, s.artifacts.Runsc.Manifest, s.artifacts.Runsc.Digest,
-		s.artifacts.Rootfs.Path, s.artifacts.Rootfs.Manifest, s.artifacts.Rootfs.Digest,
+		s.options.Rootfs.Path, s.options.Rootfs.Manifest, s.options.Rootfs.Digest,
 		s.Program("paseo-sandbox-bridge"))
 }
 
@@ -58,7 +58,11 @@ func (s *System) deploymentConfig() string {
 		}
 		fmt.Fprint(&b, uid)
 	}
-	b.WriteString("]\ndefault_profile = \"pi\"\n\n[profiles.pi]\nkind = \"pi\"\n")
+	b.WriteString("]\ndefault_profile = \"pi\"\n")
+	if s.options.MaxSessions > 0 {
+		fmt.Fprintf(&b, "max_sessions = %d\n", s.options.MaxSessions)
+	}
+	b.WriteString("\n[profiles.pi]\nkind = \"pi\"\n")
 	for _, w := range s.options.Workspaces {
 		fmt.Fprintf(&b, "\n[workspaces.%s]\nroot = %q\nread_only = %t\nsubfolders = %t\nuid = %d\ngid = %d\n", w.Name, s.WorkspaceDir(w.Name), w.ReadOnly, w.Subfolders, w.UID, w.GID)
 		if w.ClientPath != "" {

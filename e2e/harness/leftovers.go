@@ -150,13 +150,15 @@ func (s *System) CgroupParent() string {
 func (s *System) cgroups() ([]string, error) {
 	var left []string
 	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
-		for _, below := range []string{"", "/*/"} {
+		for _, below := range []string{"", "/*"} {
 			found, err := filepath.Glob(pattern + s.CgroupParent() + below)
 			if err != nil {
 				return nil, err
 			}
 			for _, f := range found {
-				left = append(left, "cgroup "+f)
+				if info, err := os.Stat(f); err == nil && info.IsDir() {
+					left = append(left, "cgroup "+f)
+				}
 			}
 		}
 	}

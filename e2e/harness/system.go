@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/shared/artifact"
 	"git.jb.codes/jb/paseo-sandbox/shared/artifact/cache"
 	"git.jb.codes/jb/paseo-sandbox/shared/client"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
@@ -40,6 +41,11 @@ type Options struct {
 	Workspaces []Workspace
 	// Profiles are TOML tables [profiles.NAME] beside the profile "pi".
 	Profiles string
+	// MaxSessions is how many sessions there may be; 0 means the default.
+	MaxSessions int
+	// Rootfs is the root file system of all sessions; none means the one with
+	// Pi.
+	Rootfs artifact.Location
 	// BrokerConfig replaces parts of broker.toml, for tests of bad input.
 	BrokerConfig func(string) string
 }
@@ -85,6 +91,9 @@ func New(o Options) (*System, error) {
 	artifacts, err := cache.Locate(cache.Dir())
 	if err != nil {
 		return nil, err
+	}
+	if o.Rootfs == (artifact.Location{}) {
+		o.Rootfs = artifacts.Rootfs.Location
 	}
 	if len(o.PeerUIDs) == 0 {
 		o.PeerUIDs = []uint32{DefaultPeerUID}

@@ -15,6 +15,8 @@ const (
 	createTimeout = 90 * time.Second
 	// endTimeout is what ending a session may take beside its grace.
 	endTimeout = 60 * time.Second
+	// collectTimeout is for many of them.
+	collectTimeout = 10 * time.Minute
 )
 
 // Broker is one connection to a deployment's broker socket, or to the admin
@@ -203,6 +205,37 @@ func (b *Broker) Reload(ctx context.Context) error {
 		return wire.Reload{ID: id}
 	})
 	return err
+}
+
+// Collect has the broker remove what sessions have left behind, and do what
+// policies have due, or only list it (dry); admin socket only. It asks page by
+// page. A finding that could not be removed says why.
+func (b *Broker) Collect(ctx context.Context, dry bool) ([]wire.Finding, error) {
+	ctx, cancel := bound(ctx, collectTimeout)
+	defer cancel()
+	var all []wire.Finding
+	var after wire.SessionID
+	for {
+		page, err := call[wire.Collected](ctx, b.link, "collecting leftovers", func(id uint64) wire.Message {
+			return wire.Collect{ID: id, DryRun: dry, After: after}
+		})
+		if err != nil {
+			return all, err
+		}
+		for _, f := range page.Findings {
+			if f.Session < after {
+				return all, b.broken("the findings are not in order")
+			}
+		}
+		all = append(all, page.Findings...)
+		if !page.More {
+			return all, nil
+		}
+		if len(page.Findings) == 0 || all[len(all)-1].Session == after {
+			return all, b.broken("a page of findings promises more and does not go on")
+		}
+		after = all[len(all)-1].Session
+	}
 }
 
 // Describe returns what a deployment offers. The name of the deployment is

@@ -21,7 +21,7 @@ const acceptPause = 100 * time.Millisecond
 // Returner gives what a later broker gets.
 type Returner interface {
 	// Return gives duplicates of the session's descriptors, which are the
-	// caller's, and the exit, if it is recorded.
+	// caller's, the exit, if it is recorded, and whether there is a writer.
 	Return() (wire.Resumed, custody.Duplicates, error)
 	// Returned is called when the link has the new broker.
 	Returned()

@@ -63,6 +63,9 @@ type Rig struct {
 	SignalsDone chan struct{}
 	// Exits gets what the bridge says of the exit.
 	Exits chan wire.BridgeExit
+	// Seats gets what the bridge says of its writer's seat, as far as a test
+	// takes it.
+	Seats chan wire.Seat
 }
 
 var order = []wire.DescriptorName{
@@ -95,7 +98,7 @@ func New(t testing.TB, o Options) *Rig {
 	r := &Rig{
 		T: t, Options: o, Dir: o.Dir, Session: "0198c0de00007000800000000000beef", Epoch: "0011223344556677",
 		spares: make(map[wire.DescriptorName]int), Reason: wire.ReasonExited,
-		Signals: make(chan string, 64), Exits: make(chan wire.BridgeExit, 64),
+		Signals: make(chan string, 64), Exits: make(chan wire.BridgeExit, 64), Seats: make(chan wire.Seat, 64),
 	}
 	r.AgentStdin = r.pipe(wire.FDStdin, false)
 	r.AgentStdout = r.pipe(wire.FDStdout, true)
@@ -282,6 +285,12 @@ func (b *Broker) answer(m wire.Message) wire.Message {
 		return wire.Done{ID: m.ID}
 	case wire.BridgeInputClosed:
 		r.DropStdin()
+		return wire.Done{ID: m.ID}
+	case wire.BridgeSeat:
+		select {
+		case r.Seats <- m.Seat:
+		default:
+		}
 		return wire.Done{ID: m.ID}
 	case wire.BridgeExit:
 		if r.Lives.Load() {

@@ -118,8 +118,9 @@ func (s *Session) takeSeat(c *Client, takeover bool) error {
 		s.seat.peer.Fence(s.generation)
 	}
 	c.lease.heard.Store(int64(clock.Now()))
-	s.seat, s.proof = c, proof
+	s.seat, s.proof, s.seated, s.released = c, proof, true, false
 	wake(s.leaseWake)
+	wake(s.seatWake)
 	return nil
 }
 
@@ -161,7 +162,8 @@ func (s *Session) Release(c *Client, lease string) error {
 	if err := s.mayWrite(c, lease); err != nil {
 		return err
 	}
-	s.seat, s.proof = nil, ""
+	s.released = isClosed(s.ended) && s.floor.Acked+1 == s.index.Next()
+	s.vacate()
 	return nil
 }
 
@@ -169,7 +171,7 @@ func (s *Session) Release(c *Client, lease string) error {
 func (s *Session) Detach(c *Client) {
 	s.mu.Lock()
 	if s.seat == c {
-		s.seat, s.proof = nil, ""
+		s.vacate()
 	}
 	s.mu.Unlock()
 	s.clientsMu.Lock()

@@ -129,7 +129,7 @@ func (s *Session) Inspect(id uint64) wire.Status {
 		StdoutBytes: uint64(s.stdout.Taken()), StderrBytes: uint64(s.stderr.Taken()),
 		InputAccepted: uint64(s.data.End()), InputDelivered: uint64(s.input.delivered.Load()),
 		SpoolBytes: uint64(max(0, s.held())), SpoolLimit: s.cfg.SpoolLimit,
-		Overflow: s.cfg.Overflow, DroppedRecords: s.floor.DroppedRecords, DroppedBytes: s.floor.DroppedBytes,
+		Framing: s.cfg.Framing, Overflow: s.cfg.Overflow, DroppedRecords: s.floor.DroppedRecords, DroppedBytes: s.floor.DroppedBytes,
 		Pending: s.requests.list(next), InputClosed: s.closed, Exit: s.visibleExit(),
 	}
 	if reason := cmp.Or(s.stdout.StallReason(), s.stderr.StallReason()); reason != nil {

@@ -57,7 +57,7 @@ func (s *Session) expire() {
 	}
 	s.log.Warn("lease_expired", "client", s.seat.name, "generation", s.generation, "lease", s.seat.lease.length.String())
 	s.seat.peer.Fence(s.generation)
-	s.seat, s.proof = nil, ""
+	s.vacate()
 }
 
 // runLease looks when a lease may have run out, so that the writer is told

@@ -81,6 +81,7 @@ type Session struct {
 	ended     chan struct{} // closed when the exit record is visible
 	freeWake  chan struct{}
 	leaseWake chan struct{}
+	seatWake  chan struct{}
 	owned     sync.WaitGroup // goroutines
 
 	input inputPump
@@ -95,7 +96,10 @@ type Session struct {
 	inputs     map[string]accepted
 	generation uint64
 	seat       *Client
-	proof      string // what the writer shows with each request
+	proof      string        // what the writer shows with each request
+	seated     bool          // this bridge has had a writer
+	vacated    time.Duration // when the last one went
+	released   bool          // it had acknowledged the exit record and gave the seat back
 	requests   requests
 	floor      journal.Floor
 	freed      index.Ends // up to where the spools were punched
@@ -120,7 +124,7 @@ func Open(cfg Config) (*Session, error) {
 	s := &Session{
 		cfg: cfg, log: cfg.Log, pageSize: int64(os.Getpagesize()),
 		clients: make(map[*Client]struct{}),
-		stop:    make(chan struct{}), ended: make(chan struct{}), freeWake: make(chan struct{}, 1), leaseWake: make(chan struct{}, 1),
+		stop:    make(chan struct{}), ended: make(chan struct{}), freeWake: make(chan struct{}, 1), leaseWake: make(chan struct{}, 1), seatWake: make(chan struct{}, 1),
 		inputs: make(map[string]accepted), requests: newRequests(),
 	}
 	err := cfg.check()
@@ -172,6 +176,7 @@ func (s *Session) Start() {
 	s.own(s.runFree)
 	s.own(s.runLease)
 	s.own(s.runAlive)
+	s.own(s.runSeat)
 	s.wakeFree()
 }
 

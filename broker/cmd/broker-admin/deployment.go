@@ -18,6 +18,7 @@ type deploymentView struct {
 	Container      bool                           `json:"container"`
 	PeerUIDs       []uint32                       `json:"peerUids"`
 	MaxSessions    int                            `json:"maxSessions"`
+	SpoolTotal     registry.Size                  `json:"spoolTotal,omitempty"`
 	DefaultProfile string                         `json:"defaultProfile"`
 	Workspaces     map[string]*registry.Workspace `json:"workspaces"`
 	Profiles       map[string]*registry.Profile   `json:"profiles"`
@@ -26,7 +27,7 @@ type deploymentView struct {
 func (a *app) view(d *registry.Deployment) deploymentView {
 	return deploymentView{
 		ID: d.ID, Socket: a.layout.BrokerSocket(d.ID, d.Container), Container: d.Container, PeerUIDs: d.PeerUIDs,
-		MaxSessions: d.MaxSessions, DefaultProfile: d.DefaultProfile, Workspaces: d.Workspaces, Profiles: d.Profiles,
+		MaxSessions: d.MaxSessions, SpoolTotal: d.SpoolTotal, DefaultProfile: d.DefaultProfile, Workspaces: d.Workspaces, Profiles: d.Profiles,
 	}
 }
 
@@ -73,7 +74,7 @@ func (a *app) deploymentShow() *cobra.Command {
 func details(v deploymentView) [][]string {
 	rows := [][]string{
 		{"deployment", v.ID}, {"socket", v.Socket}, {"in a container", fmt.Sprint(v.Container)}, {"users", uids(v.PeerUIDs)},
-		{"sessions at most", fmt.Sprint(v.MaxSessions)}, {"default profile", v.DefaultProfile},
+		{"sessions at most", fmt.Sprint(v.MaxSessions)}, {"their spools at most", spools(v)}, {"default profile", v.DefaultProfile},
 	}
 	for _, name := range slices.Sorted(maps.Keys(v.Workspaces)) {
 		w := v.Workspaces[name]
@@ -93,10 +94,27 @@ func details(v deploymentView) [][]string {
 		if p.CPUs > 0 {
 			cpus = fmt.Sprint(p.CPUs)
 		}
-		rows = append(rows, []string{"profile " + name, fmt.Sprintf("%s; memory %s, cpus %s, pids %d, open files %d, /tmp %s, home %s, spool %s, record %s, input %s",
-			what, size(p.Memory), cpus, p.PIDs, p.OpenFiles, size(p.Tmp), home(p.State), size(p.Spool), size(p.MaxRecord), size(p.MaxInput))})
+		rows = append(rows, []string{"profile " + name, fmt.Sprintf("%s; memory %s, cpus %s, pids %d, open files %d, /tmp %s, home %s, spool %s, record %s, input %s; end abandoned: %s, delete ended: %s",
+			what, size(p.Memory), cpus, p.PIDs, p.OpenFiles, size(p.Tmp), home(p.State), size(p.Spool), size(p.MaxRecord), size(p.MaxInput), p.EndAbandoned, p.DeleteEnded)})
 	}
 	return rows
+}
+
+// spools is what the output of all sessions may take on the disk: by
+// spool_total, or what comes of the number of sessions.
+func spools(v deploymentView) string {
+	if v.SpoolTotal > 0 {
+		return size(v.SpoolTotal)
+	}
+	return size(mostSpooled(v.MaxSessions, v.Profiles)) + " (no spool_total)"
+}
+
+func mostSpooled(sessions int, profiles map[string]*registry.Profile) registry.Size {
+	var most registry.Size
+	for _, p := range profiles {
+		most = max(most, p.Spool)
+	}
+	return registry.Size(sessions) * most
 }
 
 func home(s registry.StateSize) string {

@@ -196,13 +196,13 @@ func lookLeftovers(_ context.Context, p *patient) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for id, t := range traces {
-		if _, err := os.Lstat(p.layout.Records() + "/" + string(id) + ".json"); err == nil {
+	for _, t := range traces {
+		if _, err := os.Lstat(p.layout.Records() + "/" + string(t.Session) + ".json"); err == nil {
 			continue
 		}
 		// It may have been deleted since the look.
 		if _, err := os.Lstat(t.Path); err == nil {
-			return "", &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("%s belongs to a session without a record", t.Path), Advice: "restart the broker, which removes it; sessions go on"}
+			return "", &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("%s belongs to a session without a record", t.Path), Advice: "run broker-admin gc, which lists and removes it; sessions go on"}
 		}
 	}
 	return "none", nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -111,5 +112,21 @@ func lookDisk(_ context.Context, p *patient) (string, error) {
 	if free < minFree {
 		return "", lacking(fmt.Sprintf("%s has %d MiB free", p.layout.Var, free>>20), "make room: sessions stop reading their agents' output when it is full", nil)
 	}
-	return fmt.Sprintf("%d GiB free", free>>30), nil
+	return fmt.Sprintf("%d GiB free", free>>30) + p.spooled(), nil
+}
+
+// spooled says what the output of all sessions may come to take there.
+func (p *patient) spooled() string {
+	if p.config == nil {
+		return ""
+	}
+	var sum registry.Size
+	for _, d := range p.config.Deployments {
+		most := mostSpooled(d.MaxSessions, d.Profiles)
+		if d.SpoolTotal > 0 {
+			most = min(most, d.SpoolTotal)
+		}
+		sum += most
+	}
+	return fmt.Sprintf("; the spools of all sessions may take %s", size(sum))
 }

@@ -81,7 +81,7 @@ func command() *cobra.Command {
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	deployment := &cobra.Command{Use: "deployment", Short: "Show what the registry says of deployments"}
-	root.AddCommand(a.doctor(), a.sessions(), a.terminate(), a.delete(), a.reload(), a.audit(), deployment, a.rootfs())
+	root.AddCommand(a.doctor(), a.sessions(), a.terminate(), a.delete(), a.gc(), a.reload(), a.audit(), deployment, a.rootfs())
 	deployment.AddCommand(a.deploymentList(), a.deploymentShow())
 	return root
 }

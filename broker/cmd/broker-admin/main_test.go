@@ -17,18 +17,19 @@ func TestCommandLine(t *testing.T) {
 		exit   int
 		stderr string
 	}{
-		"unknown command":      {[]string{"docker"}, exitUsage, "usage: unknown command"},
-		"unknown flag":         {[]string{"sessions", "--colour"}, exitUsage, "usage: unknown flag"},
-		"argument too many":    {[]string{"sessions", "x"}, exitUsage, "usage: there is no argument"},
-		"argument too few":     {[]string{"delete"}, exitUsage, "usage: give one session"},
-		"relative prefix":      {[]string{"--prefix", "x", "sessions"}, exitFailed, "invalid_config: "},
-		"no broker":            {[]string{"--prefix", prefix, "sessions"}, exitFailed, "broker_unreachable: "},
-		"no broker, deleting":  {[]string{"--prefix", prefix, "delete", "0"}, exitFailed, "broker_unreachable: "},
-		"no broker, reloading": {[]string{"--prefix", prefix, "reload"}, exitFailed, "broker_unreachable: "},
-		"reloading one":        {[]string{"reload", "home"}, exitUsage, "usage: there is no argument"},
-		"no configuration":     {[]string{"--prefix", prefix, "deployment", "list"}, exitFailed, "invalid_config: "},
-		"help":                 {[]string{"--help"}, 0, ""},
-		"completion":           {[]string{"completion", "bash"}, 0, ""},
+		"unknown command":       {[]string{"docker"}, exitUsage, "usage: unknown command"},
+		"unknown flag":          {[]string{"sessions", "--colour"}, exitUsage, "usage: unknown flag"},
+		"argument too many":     {[]string{"sessions", "x"}, exitUsage, "usage: there is no argument"},
+		"argument too few":      {[]string{"delete"}, exitUsage, "usage: give one session"},
+		"relative prefix":       {[]string{"--prefix", "x", "sessions"}, exitFailed, "invalid_config: "},
+		"no broker":             {[]string{"--prefix", prefix, "sessions"}, exitFailed, "broker_unreachable: "},
+		"no broker, deleting":   {[]string{"--prefix", prefix, "delete", "0"}, exitFailed, "broker_unreachable: "},
+		"no broker, reloading":  {[]string{"--prefix", prefix, "reload"}, exitFailed, "broker_unreachable: "},
+		"no broker, collecting": {[]string{"--prefix", prefix, "gc", "--dry-run"}, exitFailed, "broker_unreachable: no broker runs here"},
+		"reloading one":         {[]string{"reload", "home"}, exitUsage, "usage: there is no argument"},
+		"no configuration":      {[]string{"--prefix", prefix, "deployment", "list"}, exitFailed, "invalid_config: "},
+		"help":                  {[]string{"--help"}, 0, ""},
+		"completion":            {[]string{"completion", "bash"}, 0, ""},
 	} {
 		var stdout, stderr bytes.Buffer
 		got := run(c.args, &stdout, &stderr)

@@ -25,12 +25,22 @@ type sessionRow struct {
 	BridgePID  uint64         `json:"bridgePid,omitempty"`
 	ExitCode   *int64         `json:"exitCode,omitempty"`
 	ExitReason wire.Reason    `json:"exitReason,omitempty"`
+	// VacantMillis is how long it has had no writer; Due is what its profile
+	// will have done to it in DueMillis.
+	HasWriter    bool     `json:"hasWriter"`
+	VacantMillis uint64   `json:"vacantMillis,omitempty"`
+	Due          wire.Due `json:"due,omitempty"`
+	DueMillis    *uint64  `json:"dueMillis,omitempty"`
 }
 
 func row(i wire.SessionInfo) sessionRow {
 	r := sessionRow{
 		Session: i.Session, Deployment: i.Deployment, Workspace: i.Workspace, Profile: i.Profile, State: i.State,
 		CreatedAt: time.UnixMilli(int64(i.CreatedAt)).UTC(), SandboxPID: i.SandboxPID, BridgePID: i.BridgePID,
+		HasWriter: i.HasWriter, VacantMillis: i.VacantMillis, Due: i.Due,
+	}
+	if i.Due != "" {
+		r.DueMillis = &i.DueMillis
 	}
 	if i.Exit != nil {
 		r.ExitCode, r.ExitReason = &i.Exit.Code, i.Exit.Reason
@@ -40,7 +50,7 @@ func row(i wire.SessionInfo) sessionRow {
 
 func (a *app) printSessions(w io.Writer, infos []wire.SessionInfo) error {
 	all := make([]sessionRow, len(infos))
-	table := [][]string{{"SESSION", "DEPLOYMENT", "WORKSPACE", "STATE", "AGE", "SANDBOX", "BRIDGE"}}
+	table := [][]string{{"SESSION", "DEPLOYMENT", "WORKSPACE", "STATE", "AGE", "WRITER", "POLICY", "SANDBOX", "BRIDGE"}}
 	for i, info := range infos {
 		r := row(info)
 		all[i] = r
@@ -49,10 +59,35 @@ func (a *app) printSessions(w io.Writer, infos []wire.SessionInfo) error {
 			state = fmt.Sprintf("%s (%d, %s)", state, *r.ExitCode, r.ExitReason)
 		}
 		age := time.Since(r.CreatedAt).Round(time.Second).String()
-		table = append(table, []string{string(r.Session), r.Deployment, r.Workspace, state, age, pid(r.SandboxPID), pid(r.BridgePID)})
+		table = append(table, []string{string(r.Session), r.Deployment, r.Workspace, state, age, writer(info), policy(info), pid(r.SandboxPID), pid(r.BridgePID)})
 	}
 	return a.print(w, all, table)
 }
+
+func writer(i wire.SessionInfo) string {
+	switch {
+	case i.HasWriter:
+		return "attached"
+	case i.VacantMillis == 0:
+		return "none"
+	}
+	return "none for " + span(i.VacantMillis)
+}
+
+// policy says what the session's profile will have done to it.
+func policy(i wire.SessionInfo) string {
+	word := map[wire.Due]string{wire.DueEnd: "ended", wire.DueDelete: "deleted"}[i.Due]
+	switch {
+	case word == "":
+		return "-"
+	case i.DueMillis == 0:
+		return word + " now"
+	}
+	return word + " in " + span(i.DueMillis)
+}
+
+// span is a number of milliseconds in whole seconds, rounded up.
+func span(millis uint64) string { return (time.Duration((millis+999)/1000) * time.Second).String() }
 
 func pid(n uint64) string {
 	if n == 0 {

@@ -15,6 +15,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/inforce"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/server"
@@ -121,9 +122,13 @@ func manage(ctx context.Context, o options, l layout.Layout, config *registry.Co
 	if err != nil {
 		return err
 	}
+	clock, err := record.OpenClock(l.Clock(), strings.TrimSpace(string(boot)), record.Monotonic)
+	if err != nil {
+		return err
+	}
 	c := session.Config{
 		Layout: l, Registry: config, Runtime: runtime, Groups: bounds.groups, Images: bounds.images, CheckArtifacts: parts.Check,
-		Boot: strings.TrimSpace(string(boot)), Log: log, Audit: trail,
+		Boot: strings.TrimSpace(string(boot)), Clock: clock, Log: log, Audit: trail,
 	}
 	// The file stays open until parts is closed, after everything here.
 	if err := bridge.Control(func(fd uintptr) { c.Bridge = int(fd) }); err != nil {

@@ -58,6 +58,27 @@ func open(root, own, name string) (*Groups, error) {
 // Path is the cgroup of a session, in each hierarchy.
 func (g *Groups) Path(id wire.SessionID) string { return g.parent + "/" + string(id) }
 
+// List returns one folder of each session's group.
+func (g *Groups) List() (map[wire.SessionID]string, error) {
+	parents, err := g.everywhere(g.parent)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[wire.SessionID]string)
+	for _, dir := range parents {
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			return nil, fmt.Errorf("list cgroups: %w", err)
+		}
+		for _, e := range entries {
+			if id := wire.SessionID(e.Name()); id.Valid() {
+				found[id] = filepath.Join(dir, e.Name())
+			}
+		}
+	}
+	return found, nil
+}
+
 // Parent holds the groups of all sessions.
 func (g *Groups) Parent() string { return g.parent }
 

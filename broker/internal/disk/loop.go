@@ -93,29 +93,41 @@ func detach(ctx context.Context, file string) error {
 
 // devices returns the names of the loop devices that hold the file.
 func devices(file string) ([]string, error) {
+	all, err := Attached(filepath.Dir(file))
+	var held []string
+	for name, f := range all {
+		if f == file {
+			held = append(held, name)
+		}
+	}
+	return held, err
+}
+
+// Attached returns the names of the loop devices that hold a file of a folder,
+// with the file, which somebody may have removed.
+func Attached(dir string) (map[string]string, error) {
 	all, err := filepath.Glob(blockDevices + "/loop*/loop/backing_file")
 	if err != nil {
 		return nil, fmt.Errorf("look for loop devices: %w", err)
 	}
-	var held []string
+	held := make(map[string]string)
 	for _, path := range all {
 		name := filepath.Base(filepath.Dir(filepath.Dir(path)))
-		if holds(name, file) {
-			held = append(held, name)
+		if file := backing(name); filepath.Dir(file) == dir {
+			held[name] = file
 		}
 	}
 	return held, nil
 }
 
-// holds also knows a file that somebody has removed. A device without a file
-// has nothing to read.
-func holds(name, file string) bool {
+// backing returns the file that a device holds, also one that somebody has
+// removed, or "". A device without a file has nothing to read.
+func backing(name string) string {
 	b, err := os.ReadFile(filepath.Join(blockDevices, name, "loop/backing_file"))
 	if err != nil {
-		return false
+		return ""
 	}
-	held := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), " (deleted)")
-	return held == file
+	return strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), " (deleted)")
 }
 
 // clear has the device let go of the file, now or with its last user.
@@ -126,7 +138,7 @@ func clear(name, file string) error {
 	}
 	defer device.Close()
 	// Another one may have got the device before it was open; now it can't.
-	if !holds(name, file) {
+	if backing(name) != file {
 		return nil
 	}
 	if err := unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) && !errors.Is(err, unix.EBUSY) {

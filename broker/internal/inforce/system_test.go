@@ -16,6 +16,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/server"
@@ -37,11 +38,11 @@ var errNone = errors.New("no runtime")
 func (noRuntime) Create(context.Context, wire.SessionID, string, uint32, runsc.Streams) (int, *process.Process, error) {
 	return 0, nil, errNone
 }
-func (noRuntime) Start(context.Context, wire.SessionID) error          { return errNone }
-func (noRuntime) Signal(context.Context, wire.SessionID, string) error { return errNone }
-func (noRuntime) Delete(context.Context, wire.SessionID) error         { return nil }
-func (noRuntime) List(context.Context) ([]wire.SessionID, error)       { return nil, nil }
-func (noRuntime) Tidy() error                                          { return nil }
+func (noRuntime) Start(context.Context, wire.SessionID) error             { return errNone }
+func (noRuntime) Signal(context.Context, wire.SessionID, string) error    { return errNone }
+func (noRuntime) Delete(context.Context, wire.SessionID) error            { return nil }
+func (noRuntime) List(context.Context) (map[string]wire.SessionID, error) { return nil, nil }
+func (noRuntime) Tidy() error                                             { return nil }
 
 type syncBuffer struct {
 	mu sync.Mutex
@@ -124,7 +125,11 @@ func newSystem(t *testing.T) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: audit.ToLog(log)})
+	clock, err := record.OpenClock(l.Clock(), "this", record.Monotonic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := session.New(session.Config{Layout: l, Clock: clock, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: audit.ToLog(log)})
 	if s.active, err = Open(Options{Layout: l, Manager: m, Limits: server.Defaults, Log: log, Listen: true}, config); err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,9 @@ import (
 
 // Options describe one process. All descriptors stay the caller's.
 type Options struct {
-	// Name is the program's name for itself, its only argument.
-	Name string
+	// Args are the program's arguments; the first is its name for itself, and
+	// none may be empty. Everybody on the host can read them.
+	Args []string
 	// Executable is the open, checked, root-owned, static binary, which
 	// everybody may execute.
 	Executable int
@@ -44,21 +45,21 @@ const (
 // (see Restrict and filter). Its binary must call RunIfStub first in main.
 func Start(o Options) (*process.Process, error) {
 	if o.UID == 0 || o.GID == 0 {
-		return nil, fmt.Errorf("start %s: it may not run as root", o.Name)
+		return nil, fmt.Errorf("start %s: it may not run as root", o.Args[0])
 	}
 	self, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("start %s: our own binary: %w", o.Name, err)
+		return nil, fmt.Errorf("start %s: our own binary: %w", o.Args[0], err)
 	}
 	defer unix.Close(self)
 	read, write, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", o.Name, err)
+		return nil, fmt.Errorf("start %s: %w", o.Args[0], err)
 	}
 	defer read.Close()
 	p, err := process.Start(process.Command{
 		Executable: self,
-		Args:       []string{stubName, o.Name, strconv.FormatUint(uint64(o.UID), 10), strconv.FormatUint(uint64(o.GID), 10), strconv.Itoa(len(o.Files))},
+		Args:       append([]string{stubName, strconv.FormatUint(uint64(o.UID), 10), strconv.FormatUint(uint64(o.GID), 10), strconv.Itoa(len(o.Files))}, o.Args...),
 		Files:      append(append([]int{}, o.Files...), o.Executable, int(write.Fd())),
 		Sys:        &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWIPC, Setsid: true},
 	})
@@ -69,7 +70,7 @@ func Start(o Options) (*process.Process, error) {
 	if err := became(read); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 		defer cancel()
-		return nil, errors.Join(fmt.Errorf("start %s: %w", o.Name, err), p.Kill(ctx), p.Close())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", o.Args[0], err), p.Kill(ctx), p.Close())
 	}
 	return p, nil
 }

@@ -106,7 +106,7 @@ func start(t *testing.T) launched {
 		t.Fatal(err)
 	}
 	defer unix.Close(null)
-	p, err := Start(Options{Name: targetName, Executable: exe, UID: 2000001, GID: 2000002, Files: []int{null, null, null, remote}})
+	p, err := Start(Options{Args: []string{targetName}, Executable: exe, UID: 2000001, GID: 2000002, Files: []int{null, null, null, remote}})
 	unix.Close(remote)
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestRights(t *testing.T) {
 // Root is refused before anything starts, and a program that can't be executed
 // is said to be so.
 func TestRefusals(t *testing.T) {
-	for _, o := range []Options{{UID: 0, GID: 1}, {UID: 1, GID: 0}} {
+	for _, o := range []Options{{Args: []string{"none"}, UID: 0, GID: 1}, {Args: []string{"none"}, UID: 1, GID: 0}} {
 		if p, err := Start(o); err == nil {
 			p.Close()
 			t.Errorf("%+v was started", o)
@@ -275,7 +275,7 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	p, err := Start(Options{Name: "none", Executable: int(file.Fd()), UID: 1000, GID: 1000})
+	p, err := Start(Options{Args: []string{"none"}, Executable: int(file.Fd()), UID: 1000, GID: 1000})
 	if err == nil || !strings.Contains(err.Error(), "execute the program: permission denied") {
 		t.Errorf("got %v, %v", p, err)
 	}

@@ -52,6 +52,7 @@ func (l Layout) RunscLogs() string   { return l.Run + "/log" }
 func (l Layout) Mounts() string      { return l.Run + "/mounts" }
 func (l Layout) Custody() string     { return l.Run + "/custody" }
 func (l Layout) RootfsPin() string   { return l.Mounts() + "/rootfs" }
+func (l Layout) Clock() string       { return l.Var + "/clock" }
 func (l Layout) Records() string     { return l.Var + "/sessions" }
 func (l Layout) Bundles() string     { return l.Var + "/bundles" }
 func (l Layout) Spools() string      { return l.Var + "/spool" }
@@ -143,41 +144,6 @@ func (l Layout) Prepare(deployments map[string]bool) error {
 		}
 	}
 	return nil
-}
-
-// Trace is something on the host that bears a session's id. The deployment is
-// known from a socket only.
-type Trace struct {
-	Path       string
-	Deployment string
-	Container  bool
-}
-
-// Traces finds what sessions have, or have left, in the folders, except for
-// their records.
-func (l Layout) Traces() (map[wire.SessionID]Trace, error) {
-	found := make(map[wire.SessionID]Trace)
-	for _, pattern := range []string{
-		l.Mounts() + "/*", l.Custody() + "/*", l.Bundles() + "/*", l.Spools() + "/*", l.States() + "/*",
-		l.Run + "/d/*/s/*.sock", l.Run + "/c/*/s/*.sock",
-	} {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			return nil, refuse("%s can't be searched: %v", l.Run, err)
-		}
-		for _, path := range paths {
-			t := Trace{Path: path}
-			name, socket := strings.CutSuffix(filepath.Base(path), ".sock")
-			if socket {
-				dir := filepath.Dir(filepath.Dir(path))
-				t.Deployment, t.Container = filepath.Base(dir), filepath.Dir(dir) == l.Run+"/c"
-			}
-			if id := wire.SessionID(strings.TrimSuffix(name, homeSuffix)); id.Valid() {
-				found[id] = t
-			}
-		}
-	}
-	return found, nil
 }
 
 // Remove removes a file or socket; one that is gone is no error.

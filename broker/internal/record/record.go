@@ -59,6 +59,28 @@ type Record struct {
 	// Terminated says that a client or an operator ordered the end.
 	Terminated bool       `json:"terminated,omitempty"`
 	Exit       *wire.Exit `json:"exit,omitempty"`
+	// Policy is what the profile said when the session was made.
+	Policy Policy `json:"policy"`
+	// HasWriter says that the bridge was last heard to have a writer,
+	// VacantSince since when it has had none, and EndedAt when the process was
+	// seen to have ended. They are readings of Clock.
+	HasWriter   bool   `json:"hasWriter,omitempty"`
+	VacantSince uint64 `json:"vacantSince"`
+	EndedAt     uint64 `json:"endedAt,omitempty"`
+	// Released says that a writer has given the session up after its end.
+	Released bool `json:"released,omitempty"`
+	// Abandoned says that the policy has ordered the end.
+	Abandoned bool `json:"abandoned,omitempty"`
+}
+
+// Policy says when what nobody needs is done away with, in milliseconds; 0 is
+// never.
+type Policy struct {
+	// EndAbandoned is how long a process may run without a writer.
+	EndAbandoned uint64 `json:"endAbandoned,omitempty"`
+	// DeleteEnded is how long a session is kept after its end, without a
+	// writer.
+	DeleteEnded uint64 `json:"deleteEnded,omitempty"`
 }
 
 // Custody is what a bridge gets beside its descriptors, and how descriptors

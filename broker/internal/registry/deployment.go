@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
@@ -21,6 +22,9 @@ type Deployment struct {
 	Container      bool   `toml:"container"`
 	DefaultProfile string `toml:"default_profile"`
 	MaxSessions    int    `toml:"max_sessions"`
+	// SpoolTotal bounds the sum of the spools of all its sessions, by what each
+	// may hold; 0 means that MaxSessions does.
+	SpoolTotal Size `toml:"spool_total"`
 	// Network is what its sandboxes reach: NetworkNone.
 	Network string `toml:"network"`
 	// Credentials are files that its sandboxes can read.
@@ -82,6 +86,11 @@ type Profile struct {
 	MaxInput  Size          `toml:"max_input" json:"maxInput"`
 	// Unattached says what becomes of a process whose pipes are lost.
 	Unattached string `toml:"unattached" json:"unattached"`
+	// EndAbandoned is how long the process may run without a writer.
+	EndAbandoned Period `toml:"end_abandoned" json:"endAbandoned"`
+	// DeleteEnded is how long a session is kept after its end, unless its
+	// writer releases it before.
+	DeleteEnded Period `toml:"delete_ended" json:"deleteEnded"`
 }
 
 // What becomes of a process whose pipes are lost.
@@ -108,8 +117,41 @@ const (
 	// spoolReserve is what the spool has to have beyond its largest record.
 	spoolReserve = 16 * MiB
 	minMemory    = 64 * MiB
-	minState     = 16 * MiB
+	// minPeriod is well above what it takes a bridge to tell of a writer.
+	minPeriod = time.Second
+	minState  = 16 * MiB
 )
+
+// Period is a time after which something is done; 0, written "never", means that
+// it is not.
+type Period time.Duration
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *Period) UnmarshalText(text []byte) error {
+	*p = 0
+	if string(text) == "never" {
+		return nil
+	}
+	d, err := time.ParseDuration(string(text))
+	if err != nil || d < minPeriod {
+		return fmt.Errorf("%.40q is neither \"never\" nor a time of at least %v, such as \"90m\" or \"72h\"", text, minPeriod)
+	}
+	*p = Period(d)
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (p Period) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+func (p Period) String() string {
+	if p == 0 {
+		return "never"
+	}
+	return time.Duration(p).String()
+}
+
+// Millis is the period in milliseconds, or 0.
+func (p Period) Millis() uint64 { return uint64(time.Duration(p).Milliseconds()) }
 
 // Size is a number of bytes, written as a number or with the suffix KiB, MiB
 // or GiB.
@@ -171,6 +213,8 @@ func (d *Deployment) complete(b Bridge) error {
 		return bad("peer_uids", "a uid is invalid, or belongs to the bridges")
 	case d.MaxSessions < 0 || d.MaxSessions > int(b.Pairs()):
 		return bad("max_sessions", "%d is not between 1 and half of bridge.uid_count, %d", d.MaxSessions, b.Pairs())
+	case d.SpoolTotal > wire.MaxInteger:
+		return bad("spool_total", "it is above 2^53-1 bytes")
 	case d.Network != NetworkNone:
 		return bad("network", "%.40q is not %q, the only one there is", d.Network, NetworkNone)
 	case len(d.Credentials) > maxCredentials:
@@ -192,8 +236,12 @@ func (d *Deployment) complete(b Bridge) error {
 		clientPaths[w.ClientPath] = w.ClientPath != ""
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Profiles)) {
-		if err := d.Profiles[name].complete("profiles." + name); err != nil || !wire.ValidName(name) {
+		p := d.Profiles[name]
+		if err := p.complete("profiles." + name); err != nil || !wire.ValidName(name) {
 			return orName("profiles", name, err)
+		}
+		if d.SpoolTotal != 0 && p.Spool > d.SpoolTotal {
+			return bad("spool_total", "%d bytes are too few for one session of the profile %s, whose spool is %d", d.SpoolTotal, name, p.Spool)
 		}
 	}
 	if err := d.checkCredentials(); err != nil {

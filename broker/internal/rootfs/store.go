@@ -58,7 +58,7 @@ func (s *Store) List() ([]Rootfs, error) {
 		return []Rootfs{}, nil
 	}
 	if err == nil {
-		err = s.sweep(entries)
+		err = s.sweep()
 	}
 	if err != nil {
 		return nil, ioFail(err, "the store %q can't be read", s.dir)
@@ -157,11 +157,7 @@ func (s *Store) prepare() error {
 			return err
 		}
 	}
-	entries, err := os.ReadDir(s.dir)
-	if err == nil {
-		err = s.sweep(entries)
-	}
-	if err != nil {
+	if err := s.sweep(); err != nil {
 		return ioFail(err, "the store %q can't be read", s.dir)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,17 +57,52 @@ func (w *work) remove() error { return os.RemoveAll(w.path) }
 // close lets go of the folder.
 func (w *work) close() { w.dir.Close() }
 
-// sweep removes the folders that nobody holds any more.
-func (s *Store) sweep(entries []fs.DirEntry) error {
-	var failed error
+// Work is a folder that an import or a removal has left.
+type Work struct {
+	Path    string
+	Changed time.Time
+	// Err says why it could not be removed.
+	Err error
+}
+
+// Sweep removes what crashed imports and removals have left, or only lists it
+// (dry). What is being worked in is left alone. Error: CodeFailed when the store
+// can't be read.
+func (s *Store) Sweep(dry bool) ([]Work, error) {
+	entries, err := os.ReadDir(s.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, ioFail(err, "the store %q can't be read", s.dir)
+	}
+	var found []Work
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".import-") && !strings.HasPrefix(e.Name(), ".remove-") {
 			continue
 		}
-		path := filepath.Join(s.dir, e.Name())
-		if dir := hold(path); dir != nil {
-			failed = errors.Join(failed, os.RemoveAll(path), dir.Close())
+		w := Work{Path: filepath.Join(s.dir, e.Name())}
+		dir := hold(w.Path)
+		if dir == nil {
+			continue
 		}
+		if info, err := dir.Stat(); err == nil {
+			w.Changed = info.ModTime()
+		}
+		if !dry {
+			w.Err = os.RemoveAll(w.Path)
+		}
+		w.Err = errors.Join(w.Err, dir.Close())
+		found = append(found, w)
 	}
-	return failed
+	return found, nil
+}
+
+// sweep removes the folders that nobody holds any more.
+func (s *Store) sweep() error {
+	found, err := s.Sweep(false)
+	for _, w := range found {
+		err = errors.Join(err, w.Err)
+	}
+	return err
 }

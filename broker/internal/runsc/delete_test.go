@@ -110,7 +110,7 @@ func TestDeleteKeepsTheStatus(t *testing.T) {
 		}
 		s.stdin.Close()
 		for _, m := range sandbox {
-			if strings.Contains(strings.Join(commandLine(m.ID().PID), " "), "runsc-sandbox") {
+			if strings.Contains(strings.Join(process.Words(m.ID().PID), " "), "runsc-sandbox") {
 				if err := m.Wait(ctx); err != nil {
 					t.Fatal(err)
 				}

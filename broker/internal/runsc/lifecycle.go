@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
 	"git.jb.codes/jb/paseo-sandbox/wire"
 )
 
@@ -97,25 +98,40 @@ func (r *Runtime) delete(ctx context.Context, id wire.SessionID) error {
 	}
 }
 
-// List returns the ids of all containers below the root.
-func (r *Runtime) List(context.Context) ([]wire.SessionID, error) {
+// List returns what there is of containers, each with the id of its own: the
+// files below the root and those of logs, and processes as /proc/PID.
+func (r *Runtime) List(context.Context) (map[string]wire.SessionID, error) {
+	found := make(map[string]wire.SessionID)
 	names, err := containerFiles(r.o.Root)
 	if err != nil {
 		return nil, err
 	}
-	var ids []wire.SessionID
 	for _, name := range names {
-		if id := wire.SessionID(name[:32]); id.Valid() && !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
+		found[filepath.Join(r.o.Root, name)] = wire.SessionID(name[:32])
 	}
-	return ids, nil
+	if names, err = containerFiles(r.o.LogDir); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		found[filepath.Join(r.o.LogDir, name)] = wire.SessionID(name[:32])
+	}
+	all, err := process.Search(func(uid uint32, words []string) bool { return r.owns(uid, words) != "" })
+	for _, p := range all {
+		process.Is(p.ID().PID, func(uid uint32, words []string) bool {
+			if id := r.owns(uid, words); id != "" {
+				found[fmt.Sprintf("/proc/%d", p.ID().PID)] = id
+			}
+			return true
+		})
+		p.Close()
+	}
+	return found, err
 }
 
-// containerFiles returns the names of the state files below runsc's root, each
-// of which begins with the id of its container.
-func containerFiles(root string) ([]string, error) {
-	entries, err := os.ReadDir(root)
+// containerFiles returns the names of the files in one of runsc's folders,
+// each of which begins with the id of its container.
+func containerFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("list containers: %w", err)
 	}

@@ -8,9 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
@@ -80,59 +77,30 @@ func closeAll(found []member) {
 
 // processes finds those whose command line names our root and the id.
 func (r *Runtime) processes(id wire.SessionID) ([]member, error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
+	all, err := process.Search(func(uid uint32, words []string) bool { return r.owns(uid, words) == id })
 	var found []member
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || pid == os.Getpid() || !r.owns(pid, id) {
-			continue
-		}
-		p, err := process.Open(pid)
-		if errors.Is(err, process.ErrGone) {
-			continue
-		}
-		if err != nil {
-			closeAll(found)
-			return nil, err
-		}
-		// Held now: had the pid been given to another, this would say so.
-		if !r.owns(pid, id) {
-			p.Close()
-			continue
-		}
-		found = append(found, member{p, commandLine(pid)[0] == reaperName})
+	for _, p := range all {
+		found = append(found, member{p, process.Words(p.ID().PID)[0] == reaperName})
 	}
-	return found, nil
+	return found, err
 }
 
 // nobody is the user that runsc runs sandboxes as.
 const nobody = 65534
 
-// owns reports whether the process is one of the container's, by the words
-// that we gave it. Anyone can start a program with the same words, but only
-// root, nobody, whom sandboxes run as, and the users of reapers are believed.
-func (r *Runtime) owns(pid int, id wire.SessionID) bool {
-	info, err := os.Stat("/proc/" + strconv.Itoa(pid))
-	if err != nil {
-		return false
+// owns returns the id of the container that a process belongs to, by the words
+// that we gave it, or "". Anyone can start a program with the same words, but
+// only root, nobody, whom sandboxes run as, and the users of reapers are
+// believed.
+func (r *Runtime) owns(uid uint32, words []string) wire.SessionID {
+	if uid != 0 && uid != nobody && !r.o.ReaperUID(uid) || !slices.Contains(words, "--root="+r.o.Root) {
+		return ""
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	words := commandLine(pid)
-	return ok && (st.Uid == 0 || st.Uid == nobody || r.o.ReaperUID(st.Uid)) &&
-		slices.Contains(words, "--root="+r.o.Root) && slices.Contains(words, string(id))
-}
-
-// commandLine has at least one word, which is empty for a process that is
-// dead, being executed, or of the kernel.
-func commandLine(pid int) []string {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-	if err != nil {
-		return []string{""}
+	i := slices.IndexFunc(words, func(w string) bool { return wire.SessionID(w).Valid() })
+	if i < 0 {
+		return ""
 	}
-	return strings.Split(string(b), "\x00")
+	return wire.SessionID(words[i])
 }
 
 // reused reports whether a pid that runsc wrote into its state file belongs to
@@ -160,7 +128,8 @@ func (r *Runtime) reused(id wire.SessionID) (bool, error) {
 	}
 	for _, pid := range pids {
 		// A dead one that waits to be reaped has no words any more.
-		if pid > 0 && commandLine(pid)[0] != "" && !r.owns(pid, id) {
+		ours := func(uid uint32, words []string) bool { return r.owns(uid, words) == id }
+		if pid > 0 && process.Words(pid)[0] != "" && !process.Is(pid, ours) {
 			return true, nil
 		}
 	}

@@ -76,9 +76,13 @@ func (r *Runtime) Tidy() error {
 	if err != nil || len(left) > 0 {
 		return err
 	}
-	// runsc pins an empty network namespace there for its containers.
+	// runsc pins an empty network namespace there for its containers: once, and
+	// once more on top for each that was made at the same moment.
 	name := filepath.Join(r.o.Root, "null-netns")
-	if err := unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	for err == nil {
+		err = unix.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	}
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("tidy runsc: unmount %s: %w", name, err)
 	}
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {

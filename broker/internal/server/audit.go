@@ -1,8 +1,6 @@
 package server
 
 import (
-	"errors"
-
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/audit"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
@@ -22,7 +20,7 @@ func (s *Server) ReloadOnSignal() {
 // operator's to know, on whichever way it was asked for.
 func (s *Server) reload(scope session.Scope) error {
 	if !scope.IsOperator() {
-		return &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes this request", Advice: "have the operator run broker-admin reload"}
+		return adminOnly("run broker-admin reload")
 	}
 	err := s.Reload()
 	if err != nil {
@@ -32,13 +30,16 @@ func (s *Server) reload(scope session.Scope) error {
 	return err
 }
 
+func adminOnly(what string) error {
+	return &wire.Error{Code: wire.CodeAdminOnly, Message: "only the admin socket takes this request", Advice: "have the operator " + what}
+}
+
 // audit writes the one line about a decision. It never holds what a client
 // sent, except for an id or name of the right form.
 func (s *Server) audit(peer peercred.Peer, scope string, e audit.Entry, err error) {
 	e.UID, e.GID, e.PID, e.Deployment = peer.UID(), peer.GID(), peer.PID(), scope
 	s.Manager.Audit.Record(e.Decided(err))
-	var cause *wire.Error
-	if errors.As(err, &cause) && cause.Err != nil {
+	if err != nil && session.AsError(err).Err != nil {
 		s.Log.Warn("request_failed", "operation", e.Operation, "session", e.Session, "error", err.Error())
 	}
 }

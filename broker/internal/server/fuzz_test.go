@@ -13,6 +13,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/cgroup"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
 	"git.jb.codes/jb/paseo-sandbox/shared/peercred"
@@ -46,7 +47,14 @@ func FuzzConnection(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, Log: log, Audit: audit.ToLog(log)})
+	if err := os.MkdirAll(l.Var, 0o700); err != nil {
+		f.Fatal(err)
+	}
+	clock, err := record.OpenClock(l.Clock(), "this", record.Monotonic)
+	if err != nil {
+		f.Fatal(err)
+	}
+	m := session.New(session.Config{Layout: l, Clock: clock, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, Log: log, Audit: audit.ToLog(log)})
 	s := New(Config{Manager: m, Registry: config, Reload: func() error { return nil }, Limits: Defaults, Log: log})
 	f.Cleanup(func() { s.Close() })
 	f.Fuzz(func(t *testing.T, hello, client bool, data []byte) {

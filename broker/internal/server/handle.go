@@ -57,6 +57,9 @@ func (c *conn) entry(m wire.Message) audit.Entry {
 		}
 		e.Changed = true
 		return e
+	case wire.Collect:
+		e.Changed = !m.DryRun
+		return e
 	case wire.Reload:
 		e.Changed = true
 		return e
@@ -117,6 +120,12 @@ func (c *conn) do(m wire.Message) (wire.Message, wire.SessionID, error) {
 		return wire.SessionReply{ID: m.ID, Session: info}, m.Session, err
 	case wire.DeleteSession:
 		return wire.Done{ID: m.ID}, m.Session, manager.Delete(order, scope, m.Session)
+	case wire.Collect:
+		if !scope.IsOperator() {
+			return nil, "", adminOnly("run broker-admin gc")
+		}
+		page, more, err := manager.Collect(order, m.DryRun, m.After)
+		return wire.Collected{ID: m.ID, Findings: page, More: more}, "", err
 	case wire.Reload:
 		return wire.Done{ID: m.ID}, "", c.endpoint.server.reload(scope)
 	case wire.Describe:

@@ -191,6 +191,7 @@ func (s *system) use(d *deployment) {
 func TestReloadRequest(t *testing.T) {
 	s := newSystem(t)
 	client, admin := s.hello("root"), s.hello("admin")
+	client.wantCode(client.ask(wire.Collect{ID: 1, DryRun: true}), wire.CodeAdminOnly, 1)
 	client.wantCode(client.ask(wire.Reload{ID: 1}), wire.CodeAdminOnly, 1)
 	if m := admin.ask(wire.Reload{ID: 2}); m.Kind() != "done" {
 		t.Errorf("got %+v", m)

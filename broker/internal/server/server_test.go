@@ -20,6 +20,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/disk"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/runsc"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/session"
@@ -50,11 +51,11 @@ var errNone = errors.New("no runtime")
 func (noRuntime) Create(context.Context, wire.SessionID, string, uint32, runsc.Streams) (int, *process.Process, error) {
 	return 0, nil, errNone
 }
-func (noRuntime) Start(context.Context, wire.SessionID) error          { return errNone }
-func (noRuntime) Signal(context.Context, wire.SessionID, string) error { return errNone }
-func (noRuntime) Delete(context.Context, wire.SessionID) error         { return nil }
-func (noRuntime) List(context.Context) ([]wire.SessionID, error)       { return nil, nil }
-func (noRuntime) Tidy() error                                          { return nil }
+func (noRuntime) Start(context.Context, wire.SessionID) error             { return errNone }
+func (noRuntime) Signal(context.Context, wire.SessionID, string) error    { return errNone }
+func (noRuntime) Delete(context.Context, wire.SessionID) error            { return nil }
+func (noRuntime) List(context.Context) (map[string]wire.SessionID, error) { return nil, nil }
+func (noRuntime) Tidy() error                                             { return nil }
 
 type syncBuffer struct {
 	mu sync.Mutex
@@ -142,7 +143,14 @@ func newWith(t *testing.T, limits Limits, trail func(dir string, log hclog.Logge
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := session.New(session.Config{Layout: l, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: auditTrail})
+	if err := os.MkdirAll(l.Var, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	clock, err := record.OpenClock(l.Clock(), "this", record.Monotonic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := session.New(session.Config{Layout: l, Clock: clock, Registry: config, Groups: groups, Images: &disk.Images{}, Runtime: noRuntime{}, CheckArtifacts: func() error { return nil }, Log: log, Audit: auditTrail})
 	s.server = New(Config{Manager: m, Registry: config, Reload: s.reload, Limits: limits, Log: log})
 	s.config = config
 	for name, scope := range map[string]session.Scope{"user": session.Of("user"), "root": session.Of("root"), "admin": session.Operator()} {

@@ -101,7 +101,7 @@ func (s *session) launch() (*bridge, error) {
 	}
 	defer unix.Close(null)
 	proc, err := launch.Start(launch.Options{
-		Name: "paseo-sandbox-bridge", Executable: s.m.Bridge, UID: s.rec.BridgeUID, GID: s.rec.BridgeUID,
+		Args: s.m.bridgeArgs(s.rec.Session), Executable: s.m.Bridge, UID: s.rec.BridgeUID, GID: s.rec.BridgeUID,
 		Files: []int{null, null, log[1], remote},
 	})
 	if err != nil {
@@ -205,6 +205,7 @@ func (s *session) replace(old *bridge) bool {
 	if exit, ok := old.proc.Exit(); ok {
 		how = exit.String()
 	}
+	s.bereave()
 	s.happened("bridgeDied", "")
 	s.log.Warn("bridge_died", "pid", old.proc.ID().PID, "exit", how)
 	old.silence()
@@ -306,7 +307,7 @@ func (s *session) abandon(why string) {
 		s.m.work.Add(1)
 		go func() {
 			defer s.m.work.Done()
-			if err := s.terminate(s.ctx, unattachedGrace); err != nil && s.ctx.Err() == nil {
+			if err := s.terminate(s.ctx, unattachedGrace, terminated); err != nil && s.ctx.Err() == nil {
 				s.log.Error("unattached_not_ended", "error", err.Error())
 			}
 		}()
@@ -327,11 +328,11 @@ func (s *session) undoBridge(ctx context.Context) error {
 	s.mu.Lock()
 	b, id := s.bridge, s.rec.Bridge
 	s.mu.Unlock()
-	if b == nil {
-		return s.killRecorded(ctx, id)
-	}
 	ctx, cancel := context.WithTimeout(ctx, killTimeout)
 	defer cancel()
+	if b == nil {
+		return errors.Join(s.killRecorded(ctx, id), s.killStrays(ctx))
+	}
 	if err := b.proc.Kill(ctx); err != nil {
 		return err
 	}

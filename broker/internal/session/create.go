@@ -41,7 +41,7 @@ var steps = []step{
 // Create makes a session of the deployment and starts it. When it fails, or
 // the context ends before, nothing is left. Errors: those of
 // registry.Resolve and of package workspace, CodeUnknownProfile,
-// CodeTooManySessions, CodeInvalidArgument, CodeInvalidAttachment,
+// CodeTooManySessions, CodeDeploymentSpoolFull, CodeInvalidArgument, CodeInvalidAttachment,
 // CodeCredentialUnusable, CodeRootfsMissing, CodeDiskUnavailable,
 // CodeLimitsUnavailable, CodeRuntimeFailed, CodeBridgeFailed, CodeInternal.
 func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wire.Create) (wire.SessionInfo, error) {
@@ -49,18 +49,12 @@ func (m *Manager) Create(ctx context.Context, d *registry.Deployment, request wi
 	if err != nil {
 		return wire.SessionInfo{}, err
 	}
-	s, err := m.admit(d, c.request)
+	s, err := m.admit(d, c.request, c.profile)
 	if err != nil {
 		return wire.SessionInfo{}, err
 	}
 	defer m.work.Done()
 	defer s.release()
-	s.mu.Lock()
-	s.rec.Custody = record.Custody{
-		Framing: c.profile.Framing, MaxRecord: uint64(c.profile.MaxRecord), MaxInput: uint64(c.profile.MaxInput),
-		SpoolLimit: uint64(c.profile.Spool), Overflow: c.profile.Overflow, Terminate: c.profile.Unattached == registry.UnattachedTerminate,
-	}
-	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
@@ -208,7 +202,8 @@ func (s *session) doStart(ctx context.Context, _ *creation) error {
 	if err := s.m.Runtime.Start(ctx, s.rec.Session); err != nil {
 		return runtimeFailed("start", err)
 	}
-	return s.update(func(r *record.Record) { r.State = wire.StateRunning })
+	now := s.m.Clock.Now()
+	return s.update(func(r *record.Record) { r.State, r.VacantSince = wire.StateRunning, now })
 }
 
 // undoStart has nothing to do: what runs is ended with its container.

@@ -110,10 +110,7 @@ func (s *session) finish() {
 	if err != nil {
 		s.log.Error("container_left", "error", err.Error(), "advice", "delete the session")
 	}
-	s.note(func(r *record.Record) {
-		e := s.exit()
-		r.State, r.Exit = wire.StateExited, &e
-	})
+	s.note(s.setEnded)
 	s.mu.Lock()
 	e := *s.rec.Exit
 	s.mu.Unlock()
@@ -183,17 +180,21 @@ func (m *Manager) Terminate(ctx context.Context, scope Scope, id wire.SessionID,
 	if s.state() == wire.StateExited {
 		return s.info(), nil
 	}
-	if err := s.terminate(ctx, grace); err != nil {
+	if err := s.terminate(ctx, grace, terminated); err != nil {
 		return wire.SessionInfo{}, err
 	}
 	return s.info(), nil
 }
 
-func (s *session) terminate(ctx context.Context, grace time.Duration) error {
+// terminated is the mark of an end that somebody ordered.
+func terminated(r *record.Record) { r.Terminated = true }
+
+// terminate ends the process, having marked the record with whose order it is.
+func (s *session) terminate(ctx context.Context, grace time.Duration, mark func(*record.Record)) error {
 	if !lives(s.state()) {
 		return notRunning()
 	}
-	s.note(func(r *record.Record) { r.Terminated = true })
+	s.note(mark)
 	var failed error
 	for _, try := range []struct {
 		signal string

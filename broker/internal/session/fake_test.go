@@ -38,6 +38,8 @@ type fakeRuntime struct {
 	stuck bool
 	// created runs in the middle of Create.
 	created func()
+	// deleting runs at the beginning of Delete.
+	deleting func()
 	// hold, if set, is waited for in Create.
 	hold chan struct{}
 }
@@ -89,6 +91,9 @@ func (f *fakeRuntime) Signal(_ context.Context, id wire.SessionID, name string) 
 }
 
 func (f *fakeRuntime) Delete(ctx context.Context, id wire.SessionID) error {
+	if f.deleting != nil {
+		f.deleting()
+	}
 	if f.failDelete != nil {
 		return f.failDelete
 	}
@@ -111,13 +116,13 @@ func (f *fakeRuntime) Delete(ctx context.Context, id wire.SessionID) error {
 	return nil
 }
 
-func (f *fakeRuntime) List(context.Context) ([]wire.SessionID, error) {
+func (f *fakeRuntime) List(context.Context) (map[string]wire.SessionID, error) {
 	entries, err := os.ReadDir(f.root)
-	var ids []wire.SessionID
+	found := make(map[string]wire.SessionID)
 	for _, e := range entries {
-		ids = append(ids, wire.SessionID(e.Name()))
+		found[f.root+"/"+e.Name()] = wire.SessionID(e.Name())
 	}
-	return ids, err
+	return found, err
 }
 
 func (f *fakeRuntime) Tidy() error { return nil }
@@ -190,6 +195,7 @@ const (
 	behaveLying
 	behaveSharing
 	behaveSlow
+	behaveSeating
 )
 
 type fakeBridge struct {
@@ -197,6 +203,10 @@ type fakeBridge struct {
 	c    wire.Configure
 	fds  map[wire.DescriptorName]int
 	id   uint64
+	// seat is what it says of its writer, and heard how many of a test's orders
+	// it has taken (tellSeats).
+	seat  *wire.Seat
+	heard int64
 }
 
 // runFakeBridge serves no clients. What it sees, it says on standard error.
@@ -227,6 +237,7 @@ func runFakeBridge() int {
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 func (b *fakeBridge) behave() int {
+	b.heard, _ = unix.Seek(b.fds[wire.FDControlLog], 0, io.SeekEnd)
 	switch b.c.MaxInput {
 	case behaveCrashing:
 		return 7
@@ -244,6 +255,8 @@ func (b *fakeBridge) behave() int {
 	switch b.c.MaxInput {
 	case behaveSharing:
 		b.share()
+	case behaveSeating:
+		b.tellSeats()
 	case behaveGarbage:
 		fdpass.Send(b.conn, []byte("garbage"))
 		b.forever()
@@ -383,7 +396,7 @@ func (b *fakeBridge) giveBack() error {
 			fds[i] = b.fds[wire.FDStdoutRead]
 		}
 	}
-	if p, err = wire.Encode(wire.Resumed{Descriptors: b.c.Descriptors}); err != nil {
+	if p, err = wire.Encode(wire.Resumed{Descriptors: b.c.Descriptors, Seat: b.seat}); err != nil {
 		return err
 	}
 	b.conn = conn

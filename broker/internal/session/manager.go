@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -52,7 +51,7 @@ type Runtime interface {
 	Start(ctx context.Context, id wire.SessionID) error
 	Signal(ctx context.Context, id wire.SessionID, sig string) error
 	Delete(ctx context.Context, id wire.SessionID) error
-	List(ctx context.Context) ([]wire.SessionID, error)
+	List(ctx context.Context) (map[string]wire.SessionID, error)
 	Tidy() error
 }
 
@@ -73,7 +72,9 @@ type Config struct {
 	Bridge int
 	// Boot is the kernel's boot id.
 	Boot string
-	Log  hclog.Logger
+	// Clock tells how long sessions have been without a writer.
+	Clock *record.Clock
+	Log   hclog.Logger
 	// Audit gets what happens to sessions; nil means the log.
 	Audit *audit.Trail
 }
@@ -96,9 +97,29 @@ type Manager struct {
 	// registry is the configuration in force.
 	registry atomic.Pointer[registry.Config]
 
+	// reaping is the turn of whoever looks for what nobody needs.
+	reaping turn
+	// started is when Recover was called, by the Clock.
+	started uint64
+
 	mu       sync.Mutex
 	sessions map[wire.SessionID]*session
 }
+
+// turn is held by one at a time.
+type turn chan struct{}
+
+// take waits for the turn. Error: CodeTimeout.
+func (t turn) take(ctx context.Context, busy string) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &wire.Error{Code: wire.CodeTimeout, Message: busy, Advice: "try again; nothing was changed", Err: context.Cause(ctx)}
+	}
+}
+
+func (t turn) release() { <-t }
 
 // session is one session. Whoever holds its turn may change it.
 type session struct {
@@ -107,7 +128,7 @@ type session struct {
 	paths  layout.Session
 	ctx    context.Context // ends with the manager or the session
 	cancel context.CancelFunc
-	turn   chan struct{}
+	turn   turn
 	// reasoned is closed when the sandbox is dead and the reason known; ended
 	// when its container is removed too; gone when nothing is left.
 	reasoned, ended, gone chan struct{}
@@ -139,7 +160,7 @@ func New(c Config) *Manager {
 		c.Audit = audit.ToLog(c.Log)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	m := &Manager{Config: c, store: record.Open(c.Layout.Records()), ctx: ctx, cancel: cancel, sessions: make(map[wire.SessionID]*session)}
+	m := &Manager{Config: c, store: record.Open(c.Layout.Records()), ctx: ctx, cancel: cancel, reaping: make(turn, 1), sessions: make(map[wire.SessionID]*session)}
 	m.registry.Store(c.Registry)
 	return m
 }
@@ -159,7 +180,7 @@ func (m *Manager) Close() error {
 		s.dropSpares()
 		s.closeProcesses()
 	}
-	return m.release()
+	return errors.Join(m.release(), m.Clock.Save())
 }
 
 // awaitBridges waits until no bridge is being replaced: meanwhile our spares
@@ -209,7 +230,7 @@ func (m *Manager) newSession(r record.Record) *session {
 	s := &session{
 		m: m, log: m.Log.With("session", string(r.Session), "deployment", r.Deployment),
 		paths: m.Layout.Session(r.Deployment, r.Container, r.Session), rec: r,
-		turn: make(chan struct{}, 1), reasoned: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
+		turn: make(turn, 1), reasoned: make(chan struct{}), ended: make(chan struct{}), gone: make(chan struct{}),
 		spares: make(map[wire.DescriptorName]int), signals: make(map[string]bool),
 	}
 	s.ctx, s.cancel = context.WithCancel(m.ctx)
@@ -218,7 +239,7 @@ func (m *Manager) newSession(r record.Record) *session {
 
 // admit reserves an id, a uid and a place among the deployment's sessions. The
 // session's turn is the caller's.
-func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error) {
+func (m *Manager) admit(d *registry.Deployment, r wire.Create, p *registry.Profile) (*session, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, err
@@ -236,11 +257,8 @@ func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error)
 	if current == nil || current.Container != d.Container {
 		return nil, &wire.Error{Code: wire.CodePermissionDenied, Message: "the deployment is not registered any more as it was", Advice: "connect to its socket again, or have the operator register it"}
 	}
-	if n := len(m.sorted(Of(d.ID))); n >= d.MaxSessions {
-		return nil, &wire.Error{
-			Code: wire.CodeTooManySessions, Message: fmt.Sprintf("the deployment has %d sessions, the limit is %d", n, d.MaxSessions),
-			Advice: "delete sessions that have ended, or have the operator raise max_sessions",
-		}
+	if err := d.Admits(p, m.spools(d.ID)); err != nil {
+		return nil, err
 	}
 	bridgeUID, reaperUID, err := m.freeUIDs()
 	if err != nil {
@@ -250,6 +268,11 @@ func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error)
 		Session: wire.SessionID(hex.EncodeToString(id[:])), Deployment: d.ID, Container: d.Container,
 		Workspace: r.Workspace, Folder: r.Folder, Profile: r.Profile, State: wire.StateCreating, Epoch: wire.Epoch(hex.EncodeToString(epoch[:])),
 		CreatedAt: uint64(time.Now().UnixMilli()), Boot: m.Boot, BridgeUID: bridgeUID, ReaperUID: reaperUID,
+		Custody: record.Custody{
+			Framing: p.Framing, MaxRecord: uint64(p.MaxRecord), MaxInput: uint64(p.MaxInput),
+			SpoolLimit: uint64(p.Spool), Overflow: p.Overflow, Terminate: p.Unattached == registry.UnattachedTerminate,
+		},
+		Policy: record.Policy{EndAbandoned: p.EndAbandoned.Millis(), DeleteEnded: p.DeleteEnded.Millis()}, VacantSince: m.Clock.Now(),
 	})
 	s.peers = current.PeerUIDs
 	s.rec.Cgroup = m.Groups.Path(s.rec.Session)
@@ -257,6 +280,16 @@ func (m *Manager) admit(d *registry.Deployment, r wire.Create) (*session, error)
 	m.sessions[s.rec.Session] = s
 	m.work.Add(1)
 	return s, nil
+}
+
+// spools returns what the spool of each session of a deployment may hold, in
+// bytes. The caller holds the lock.
+func (m *Manager) spools(deployment string) []uint64 {
+	var all []uint64
+	for _, s := range m.sorted(Of(deployment)) {
+		all = append(all, s.rec.Custody.SpoolLimit)
+	}
+	return all
 }
 
 func (m *Manager) freeUIDs() (bridge, reaper uint32, err error) {
@@ -328,6 +361,11 @@ func (s *session) info() wire.SessionInfo {
 	defer s.mu.Unlock()
 	i := s.rec.Info()
 	i.Socket = layout.SocketName(s.rec.Session)
+	now := s.m.Clock.Now()
+	if i.HasWriter = s.rec.HasWriter; !i.HasWriter && s.rec.VacantSince > 0 {
+		i.VacantMillis = now - min(now, s.rec.VacantSince)
+	}
+	i.Due, _, i.DueMillis = due(&s.rec, now, s.m.started)
 	return i
 }
 
@@ -337,16 +375,9 @@ func (s *session) happened(operation, code string) {
 }
 
 // take waits for the session's turn.
-func (s *session) take(ctx context.Context) error {
-	select {
-	case s.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return &wire.Error{Code: wire.CodeTimeout, Message: "the session is busy", Advice: "try again; the session is as it was", Err: context.Cause(ctx)}
-	}
-}
+func (s *session) take(ctx context.Context) error { return s.turn.take(ctx, "the session is busy") }
 
-func (s *session) release() { <-s.turn }
+func (s *session) release() { s.turn.release() }
 
 // update changes the record and saves it. The in-memory record changes even if
 // the disk fails. A session that is gone is not brought back.

@@ -110,23 +110,27 @@ func (s *session) resume(b *bridge) error {
 	if err != nil {
 		return err
 	}
-	names, fds, exit, err := s.askBack(conn)
+	resumed, fds, err := s.askBack(conn)
 	if err != nil {
 		conn.Close()
 		return err
 	}
-	for i, name := range names {
+	for i, name := range resumed.Descriptors {
 		s.hold(name, fds[i])
 	}
-	if err := s.complete(names); err != nil {
+	if err := s.complete(resumed.Descriptors); err != nil {
 		conn.Close()
 		s.dropSpares()
 		return err
 	}
+	// Before the bridge counts as heard.
+	if err := s.seat(resumed.Seat); err != nil {
+		s.log.Error("record_unsaved", "error", err.Error())
+	}
 	s.mu.Lock()
 	b.conn, b.ready, b.done = conn, make(chan error, 1), make(chan struct{})
 	if s.reported == nil {
-		s.reported = exit
+		s.reported = resumed.Exit
 	}
 	s.mu.Unlock()
 	s.m.work.Add(1)
@@ -179,22 +183,22 @@ func dialBridge(ctx context.Context, path string) (*net.UnixConn, error) {
 // askBack asks for the descriptors and checks that they are the session's. A
 // bridge that was taken over could send any; what is accepted is what the
 // record says of each: device, inode, type, access mode.
-func (s *session) askBack(conn *net.UnixConn) (names []wire.DescriptorName, fds []int, exit *wire.Exit, err error) {
+func (s *session) askBack(conn *net.UnixConn) (resumed wire.Resumed, fds []int, err error) {
 	stop := context.AfterFunc(s.ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	payload, err := wire.Encode(wire.Resume{Session: s.rec.Session, Epoch: s.rec.Epoch})
 	if err != nil {
-		return nil, nil, nil, err
+		return resumed, nil, err
 	}
 	if err := conn.SetDeadline(time.Now().Add(resumeTimeout)); err != nil {
-		return nil, nil, nil, err
+		return resumed, nil, err
 	}
 	if err := fdpass.Send(conn, payload); err != nil {
-		return nil, nil, nil, err
+		return resumed, nil, err
 	}
 	payload, fds, err = fdpass.Receive(conn, wire.MaxCustodyMessage)
 	if err != nil {
-		return nil, nil, nil, err
+		return resumed, nil, err
 	}
 	m, err := wire.Decode(wire.FromBridge, payload)
 	resumed, ok := m.(wire.Resumed)
@@ -212,9 +216,9 @@ func (s *session) askBack(conn *net.UnixConn) (names []wire.DescriptorName, fds 
 	}
 	if err != nil {
 		fdpass.CloseAll(fds)
-		return nil, nil, nil, err
+		return resumed, nil, err
 	}
-	return resumed.Descriptors, fds, resumed.Exit, nil
+	return resumed, fds, nil
 }
 
 func (s *session) checkReturned(names []wire.DescriptorName, fds []int) error {

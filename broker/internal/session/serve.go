@@ -152,6 +152,8 @@ func (s *session) answer(b *bridge, m wire.Message) wire.Message {
 	case wire.BridgeInputClosed:
 		id = m.ID
 		s.dropSpare(wire.FDStdin)
+	case wire.BridgeSeat:
+		id, err = m.ID, s.seat(&m.Seat)
 	case wire.BridgeExit:
 		if s.outlivesReaper() {
 			return notEnded().ToMessage(m.ID) // it asks again and again
@@ -240,8 +242,10 @@ func (s *session) exit() wire.Exit {
 	case s.oom && e.Reason == wire.ReasonUnknown:
 		e.Code, e.Signal, e.Reason = 128+int64(unix.SIGKILL), "KILL", wire.ReasonOutOfMemory
 	// A sandbox dies of a thread that it can't have as every Go program.
-	case s.crowded && !s.rec.Terminated && (e.Reason == wire.ReasonUnknown || e.Code == goFatal):
+	case s.crowded && !s.rec.Terminated && !s.rec.Abandoned && (e.Reason == wire.ReasonUnknown || e.Code == goFatal):
 		e.Reason = wire.ReasonTooManyProcesses
+	case s.rec.Abandoned:
+		e.Reason = wire.ReasonAbandoned
 	case s.rec.Terminated || s.signals[e.Signal]:
 		e.Reason = wire.ReasonTerminated
 	// Where a child was killed for want of memory, the agent has gone on.

@@ -325,7 +325,7 @@ func TestListPages(t *testing.T) {
 	d.MaxSessions = 1000
 	s.config.Bridge.UIDCount = 1000
 	for range 150 {
-		ses, err := m.admit(&d, wire.Create{Workspace: "project", Profile: "well"})
+		ses, err := m.admit(&d, wire.Create{Workspace: "project", Profile: "well"}, d.Profiles["well"])
 		if err != nil {
 			t.Fatal(err)
 		}

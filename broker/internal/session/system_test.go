@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/launch"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/layout"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/process"
+	"git.jb.codes/jb/paseo-sandbox/broker/internal/record"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/registry"
 	"git.jb.codes/jb/paseo-sandbox/broker/internal/workspace"
 	"git.jb.codes/jb/paseo-sandbox/shared/rootonly"
@@ -30,8 +33,11 @@ import (
 
 func TestMain(m *testing.M) {
 	launch.RunIfStub()
-	restartWindow, hangTimeout = time.Hour, time.Hour
+	restartWindow, hangTimeout, policyTick = time.Hour, time.Hour, 10*time.Millisecond
 	switch {
+	case os.Getenv(strayVariable) != "":
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
 	case os.Args[0] == bridgeName:
 		os.Exit(runFakeBridge())
 	case os.Args[0] == fakeSandboxName:
@@ -55,6 +61,9 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+// strayVariable makes the program wait for the end of its input.
+const strayVariable = "SESSION_TEST_STRAY"
+
 // bridgeProgram names the program of fake bridges, which is ours without the
 // race detector, to children too.
 const bridgeProgram = "SESSION_TEST_BRIDGE"
@@ -74,7 +83,12 @@ type system struct {
 	images  *disk.Images
 	log     *syncBuffer
 	exe     int
+	// skipped is how much the clock is ahead, in milliseconds.
+	skipped atomic.Uint64
 }
+
+// skip lets time pass, as far as policies see.
+func (s *system) skip(d time.Duration) { s.skipped.Add(uint64(d.Milliseconds())) }
 
 // syncBuffer is a log that may be read while it is written.
 type syncBuffer struct {
@@ -160,6 +174,15 @@ func openSystem(t testing.TB, prefix string, uid uint32) *system {
 		}
 		config.Deployments[id].Profiles["well"].State = disk.MinSize
 	}
+	// Those whose policy does something: an hour is skipped, not waited for.
+	for name, p := range map[string]registry.Profile{
+		"abandoned": {MaxInput: behaveSeating, EndAbandoned: registry.Period(time.Hour)},
+		"kept":      {MaxInput: behaveSeating, DeleteEnded: registry.Period(time.Hour)},
+		"unheard":   {MaxInput: behaveWell, EndAbandoned: registry.Period(time.Hour)},
+	} {
+		p.Kind, p.Framing, p.Command, p.MaxRecord, p.Spool, p.State = registry.KindProgram, wire.FramingLines, []string{"/bin/cat"}, 1<<20, 32<<20, registry.Unlimited
+		config.Deployments["one"].Profiles[name] = &p
+	}
 	config.Deployments["one"].Profiles["ending"] = &registry.Profile{Kind: registry.KindProgram, Framing: wire.FramingLines, Command: []string{"/bin/cat"}, MaxRecord: 1 << 20, Spool: 32 << 20, MaxInput: behaveWell, State: registry.Unlimited, Unattached: registry.UnattachedTerminate}
 	return &system{t: t, l: l, config: config, runtime: &fakeRuntime{root: prefix + "/fake"}, groups: groups, images: &disk.Images{}, log: &syncBuffer{}, exe: exe}
 }
@@ -177,7 +200,12 @@ func (s *system) manager() *Manager {
 }
 
 func (s *system) newManager() *Manager {
+	clock, err := record.OpenClock(s.l.Clock(), "this", func() uint64 { return record.Monotonic() + s.skipped.Load() })
+	if err != nil {
+		panic(err)
+	}
 	return New(Config{
+		Clock:  clock,
 		Layout: s.l, Registry: s.config, Runtime: s.runtime, Groups: s.groups, Images: s.images, CheckArtifacts: func() error { return nil }, Bridge: s.exe, Boot: "this",
 		Log: hclog.New(&hclog.LoggerOptions{Output: s.log, Level: hclog.Info}),
 	})

@@ -278,6 +278,6 @@ func (c *connection) status(id uint64) wire.Status {
 		ID: id, Session: c.h.info.Session, Epoch: c.h.info.Epoch, BridgePID: 1, Generation: c.h.generation,
 		HasWriter: c.h.writer != nil, NextSequence: uint64(len(c.h.records)) + 1, LostBefore: c.h.floor + 1, Acked: c.h.floor,
 		InputAccepted: c.h.accepted, InputDelivered: c.h.delivered, SpoolLimit: 1 << 30,
-		Pending: c.h.pending, InputClosed: c.h.closed, Exit: c.h.exit,
+		Framing: wire.FramingPi, Pending: c.h.pending, InputClosed: c.h.closed, Exit: c.h.exit,
 	}
 }

@@ -76,6 +76,6 @@ func (a *app) root() *cobra.Command {
 	flags.StringVar(&a.socket, "socket", "", "`PATH` of the broker's socket")
 	flags.BoolVar(&a.json, "json", false, "print data, and errors on standard error, as JSON")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "say what takes long, even when nobody looks")
-	root.AddCommand(a.runCommand(), a.attachCommand(), a.lsCommand(), a.inspectCommand(), a.stopCommand())
+	root.AddCommand(a.runCommand(), a.attachCommand(), a.lsCommand(), a.inspectCommand(), a.cancelCommand(), a.stopCommand())
 	return root
 }

@@ -59,6 +59,8 @@ func describeExit(e *wire.Exit) string {
 		s += ", out of memory"
 	case wire.ReasonTooManyProcesses:
 		s += ", too many processes"
+	case wire.ReasonAbandoned:
+		s += ", abandoned: it had no writer for longer than its profile allows"
 	case wire.ReasonTerminated:
 		s += ", terminated"
 	case wire.ReasonUnknown:
