@@ -194,7 +194,7 @@ func TestOutOfMemoryIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 			defer cancel()
-			s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
+			s := startSystem(t, harness.Options{Profiles: limitsProfiles})
 			sh, beside := startShell(ctx, t, s, "small"), startShell(ctx, t, s, "small")
 			said := sh.run(ctx, script)
 			if sh.exit == nil {
@@ -223,7 +223,7 @@ func TestChildOutOfMemory(t *testing.T) {
 	rootonly.Test(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limitsTimeout)
 	defer cancel()
-	s := startSmallSystem(t, harness.Options{Profiles: limitsProfiles})
+	s := startSystem(t, harness.Options{Profiles: limitsProfiles})
 	sh := startShell(ctx, t, s, "small")
 	if got := sh.run(ctx, hog+`; echo "status $?"`); word(got, "status ") != "137" {
 		t.Errorf("the child: %q", got)
